@@ -80,6 +80,17 @@ def picture(text: str) -> pathlib.Path:
     return output_file(text)
 
 
+def page_file(text: str) -> pathlib.Path:
+    """Returns the path of a page, after checking its suffix and that it can be written.
+
+    Raises:
+      ConfigError: the suffix is another one, or see `output_file`.
+    """
+    if local_path(text).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{text}: a page is a file .html")
+    return output_file(text)
+
+
 def sentence(text: str) -> str:
     """Returns a text, after checking that it is UTF-8.
 
@@ -114,6 +125,7 @@ File = Annotated[pathlib.Path, Word("FILE", local_path)]
 OutputFile = Annotated[pathlib.Path, Word("FILE", output_file)]
 OutputFolder = Annotated[pathlib.Path, Word("FOLDER", output_folder)]
 Picture = Annotated[pathlib.Path, Word("FILE", picture)]
+Page = Annotated[pathlib.Path, Word("FILE", page_file)]
 Text = Annotated[str, Word("TEXT", sentence)]
 Name = Annotated[str, Word("NAME")]
 Image = Annotated[str, Word("IMAGE", sentence)]

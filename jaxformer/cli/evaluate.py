@@ -7,18 +7,22 @@ import functools
 import json
 import pathlib
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from jaxformer.cli.command import File, Folder, command, option
-from jaxformer.cli.output import as_indented_json, as_json, save_besides
-from jaxformer.cli.predictors import EnsembleOptions, configured, directed, load_ensemble
+from jaxformer.cli.command import File, Folder, Page, Run, command, option
+from jaxformer.cli.output import as_dict, as_indented_json, as_json, save_besides, shown
+from jaxformer.cli.predictors import EnsembleOptions, configured, directed, load, load_ensemble
 from jaxformer.config import flat, kind_of, to_data
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 if TYPE_CHECKING:
+    from jaxformer.evaluation.scores import Score
+    from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.config import TaskConfig
 
 LONGEST_CHANGES = 120
@@ -36,6 +40,7 @@ class Evaluate(EnsembleOptions):
       jaxformer evaluate bart --files articles.txt summaries.txt --decode.rouge  # also ROUGE-1, ROUGE-2 and ROUGE-L
       jaxformer evaluate runs/one --ensemble runs/two runs/three  # an ensemble
       jaxformer evaluate runs/en-de --files test_2017.en test_2017.de
+      jaxformer evaluate runs/demo --report page.html --against runs/other  # a page for the browser
       jaxformer evaluate runs/demo --json | jq '."unseen sentences"[0].value'
     """
 
@@ -51,6 +56,11 @@ class Evaluate(EnsembleOptions):
     from_: str = option("The language of the sentences in --files, for a run whose sources begin with its token.", "")
     data_dir: Folder | None = option("The folder of the corpora, if it has moved.")
     json: bool = option("Print what the file of scores holds, as JSON.", False)
+    report: Page | None = option(
+        "Write a page (.html): scores with intervals, by length and corpus, the worst and best examples with their "
+        "attention, and the training."
+    )
+    against: Run | None = option("Another run, scored in the same way, to compare with on the page of --report.")
 
 
 @command
@@ -61,35 +71,35 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     if (args.to or args.from_) and not args.files:
         given = "--to" if args.to else "--from"
         raise ConfigError(f"{given} has no effect without --files: a run of several languages is scored by direction")
+    if args.against and not args.report:
+        raise ConfigError("--against is for a page; add --report FILE")
     config = configured(args, settings)
-    from jaxformer.cli import runtime
     from jaxformer.multihost import cluster, processes
-    from jaxformer.tasks import own_attention, registry, runner
+    from jaxformer.tasks import own_attention, registry
 
-    cluster.initialize()
+    num_processes = cluster.initialize().num_processes
     if not args.files:
-        _check_data(args.run, args.ensemble)
+        _check_data(args.run, (*args.ensemble, *([args.against] if args.against else [])))
+    if args.report:
+        if num_processes > 1:
+            raise ConfigError(f"--report is made by one process, but there are {num_processes}")
+        _check_report(args)
+    other = args.against and _other(args, settings)
     predictor = directed(load_ensemble(args, config), args.to, args.from_)
     split = args.split or registry.task_of(config).default_split
-    examples: list[dict[str, object]] = []
-
-    def on_examples(name: str, rows: Sequence[Mapping[str, object]]) -> None:
-        examples.extend({"corpus": name, "number": number, **row} for number, row in enumerate(rows, 1))
-
-    scored = functools.partial(runner.evaluate, args.run, predictor, say=runtime.say, on_examples=on_examples)
-    if args.files:
-        scores = scored(files=args.files)
-    else:
-        scores = scored(split=split, data_dir=str(args.data_dir or ""))
+    scores, rows = _scored(args, args.run, predictor, split)
     if not processes.is_first():
         return 0
+    examples = [
+        {"corpus": name, "number": number, **row} for name, part in rows.items() for number, row in enumerate(part, 1)
+    ]
     used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
     used["ensemble"] = [str(run) for run in args.ensemble]
     if args.files:
         used["files"] = [str(file) for file in args.files]
     if config.attention:
         used["attention"] = own_attention.load(config.attention).text
-    about = {name: [dataclasses.asdict(score) for score in values] for name, values in scores.items()}
+    about = {name: [as_dict(score) for score in values] for name, values in scores.items()}
     about |= {"settings": used, "steps": list(predictor.steps)}
     if args.json:
         print(as_indented_json(about))
@@ -99,7 +109,101 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     changes = _changes(config, configured(args, ())) + _attention(args)
     what = f"file-{_shown(args.files[0].name)}{_contents(examples)}" if args.files else split
     _save(args.run, f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}", about, examples)
+    if args.report:
+        _write_report(args, settings, predictor, (scores, rows), split=split, other=other)
     return 0
+
+
+Scored = tuple[Mapping[str, list["Score"]], dict[str, Sequence[Mapping[str, object]]]]
+"""The scores of each corpus, and the rows of its examples."""
+
+
+def _scored(args: Evaluate, run: pathlib.Path, predictor: Predictor, split: str) -> Scored:
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import runner
+
+    rows: dict[str, Sequence[Mapping[str, object]]] = {}
+    scored = functools.partial(runner.evaluate, run, predictor, say=runtime.say, on_examples=rows.__setitem__)
+    if args.files:
+        return scored(files=args.files), rows
+    return scored(split=split, data_dir=str(args.data_dir or "")), rows
+
+
+def _check_report(args: Evaluate) -> None:
+    """Checks that a report can be made, before a model is loaded.
+
+    Raises:
+      ConfigError: it would replace another file, the model has no data, or the other run cannot be compared with.
+    """
+    from jaxformer.inspection import pages
+    from jaxformer.tasks import reports, rundir
+
+    assert args.report is not None
+    pages.check_replaceable(args.report)
+    if not args.files:
+        rundir.check_trained(args.run)
+    if args.against:
+        reports.check_comparable(args.run, args.against)
+
+
+def _other(args: Evaluate, settings: list[str]) -> tuple[Evaluate, TaskConfig]:
+    """Returns the options and the configuration of the run to compare with."""
+    assert args.against is not None
+    options = dataclasses.replace(args, run=args.against, ensemble=(), attention=None)
+    return options, configured(options, settings)
+
+
+def _write_report(
+    args: Evaluate,
+    settings: list[str],
+    predictor: Predictor,
+    scored: Scored,
+    *,
+    split: str,
+    other: tuple[Evaluate, TaskConfig] | None,
+) -> None:
+    from jaxformer.inspection import pages
+    from jaxformer.inspection.reports import page
+    from jaxformer.tasks import reports
+
+    assert args.report is not None
+    config, theirs = configured(args, settings), None
+    if other:
+        options, of_other = other
+        second = directed(load(options, of_other), args.to, args.from_)
+        theirs = reports.Scored(*_scored(args, options.run, second, split))
+    facts = {"run": str(args.run), "task": config.task, "checkpoint": args.checkpoint}
+    facts |= {"steps": ", ".join(map(str, predictor.steps))} if predictor.steps else {}
+    facts |= {"data": ", ".join(map(str, args.files)) if args.files else split}
+    facts |= {"search": " ".join(settings)} if settings else {}
+    facts |= {"ensemble with": ", ".join(map(str, args.ensemble))} if args.ensemble else {}
+    facts |= {"compared with": str(args.against)} if args.against else {}
+    facts = {name: shown(text) for name, text in facts.items()}
+    report = reports.report(
+        args.run,
+        config,
+        reports.Scored(*scored),
+        facts=facts,
+        commands=lambda corpus: _inspect_command(args, settings, config, corpus),
+        other=theirs,
+        other_name=shown(str(args.against)) if args.against else "",
+    )
+    made = page(report, reports.look(config, predictor, report), title=facts["run"])
+    path = pages.save(made, args.report)
+    print(path, file=sys.stderr if args.json else sys.stdout)
+
+
+def _inspect_command(args: Evaluate, settings: list[str], config: TaskConfig, corpus: str) -> str:
+    """Returns the command that shows the attention of an example of a corpus, whose text follows."""
+    words = ["jaxformer", "inspect", str(args.run), "--html", "attention.html", "--checkpoint", args.checkpoint]
+    source, target = args.from_, args.to
+    if config.task == "translation" and config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
+        source, target = config.data.languages(corpus)  # pyright: ignore[reportAttributeAccessIssue]
+        source = source if config.data.tags == "both" else ""  # pyright: ignore[reportAttributeAccessIssue]
+    words += ["--attention", args.attention] if args.attention else []
+    words += ["--to", target] if target else []
+    words += ["--from", source] if source else []
+    return shlex.join([*words, *(settings if config.task in ("translation", "captioning") else [])])
 
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:

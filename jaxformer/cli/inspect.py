@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from jaxformer.cli.command import Picture, Text, Word, command, local_path, option, output_file, picture, word
+from jaxformer.cli.command import Page, Picture, Run, Text, command, option, picture, word
 from jaxformer.cli.output import save_besides, shown
 from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed, load
 from jaxformer.errors import ConfigError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches
     from jaxformer.inspection.pages import View
     from jaxformer.inspection.plots import Figure
+    from jaxformer.tasks.config import TaskConfig
 
 DEFAULT_PICTURE = "attention.png"
 
@@ -23,13 +24,6 @@ SEARCHED = ("translation", "captioning")
 
 IMAGES = ("vision", "captioning")
 """The tasks whose inputs are images."""
-
-
-def _page(text: str) -> pathlib.Path:
-    """Returns the path of a page, after checking its suffix and that it can be written."""
-    if local_path(text).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{text}: a page is a file .html")
-    return output_file(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +36,7 @@ class Inspect(RunOptions):
       jaxformer inspect runs/demo "The old man sees the house." --kind encoder.self --mean --table
       jaxformer inspect lm "To be or not to be" --grid --out heads.png
       jaxformer inspect runs/boxes one.png two.png --html boxes.html
+      jaxformer inspect runs/demo "A dog runs." --html page.html --against-decode beam_size=1  # or --against RUN
       jaxformer inspect runs/demo --serve  # type sentences in the browser
 
     Inputs are sentences for a translator, texts for a language model, a masked one or a classifier, and image files for
@@ -68,8 +63,12 @@ class Inspect(RunOptions):
     grid: bool = option("Every head of every layer in one picture.", False)
     table: bool = option("Write the weights as numbers, with each row's entropy.", False)
     out: Picture | None = option("The picture (.png, .svg or .pdf); default: RUN/attention.png.")
-    html: Annotated[pathlib.Path, Word("FILE", _page)] | None = option(
+    html: Page | None = option(
         "Write a page (.html) of all attentions, or of one --layer or --head, instead of text and a picture."
+    )
+    against: Run | None = option("Another run, whose texts, searches and attention the page shows beside.")
+    against_decode: tuple[str, ...] = option(
+        "Settings of a second search, to show beside: NAME=VALUE, such as beam_size=1 length_penalty=0.", ()
     )
     exact: bool = option("Put the weights into the page as they are, in twice the space.", False)
     serve: bool = option("Show the page of what you type at an address of this machine only; for trying out.", False)
@@ -93,22 +92,59 @@ def inspect(args: Inspect, settings: list[str]) -> int:
 
     if args.html:
         pages.check_replaceable(args.html)
+    other = _other(args, config, settings)
     predictor: Any = directed(load(args, config), args.to, args.from_)
     steps = ", ".join(map(str, predictor.steps))  # none of a converted model
     title = shown(str(args.run)) + f", step {steps}" * bool(steps)
     if args.serve:
         from jaxformer.cli.serving import serve
+        from jaxformer.tasks import restore
 
-        serve(predictor.view, title=title, port=args.port)
+        check = restore.watch(args.run, args.checkpoint, predictor.steps)
+        serve(predictor.view, title=title, port=args.port, check=check)
         return 0
     given = [] if args.target is None else [args.target]
     search = {"search": bool(args.html)} if config.task in SEARCHED else {}
     views = [predictor.view(text, *given, **search) for text in inputs]
     if args.html:
-        made = pages.page(views, title=title, layer=args.layer, head=args.head, exact=args.exact)
+        chosen = {"title": title, "layer": args.layer, "head": args.head, "exact": args.exact}
+        if other:
+            second: Any = directed(load(*other), args.to, args.from_)
+            chosen["against"] = [second.view(text, *given, **search) for text in inputs]
+            chosen["names"] = _names(args, settings)
+        made = pages.page(views, **chosen)
         print(pages.save(made, args.html))
         return 0
     return _draw(views[0], args)
+
+
+def _other(args: Inspect, config: TaskConfig, settings: list[str]) -> tuple[Inspect, TaskConfig] | None:
+    """Returns the options and the configuration of what is shown beside, if there is any, before a model is loaded.
+
+    Raises:
+      ConfigError: it is a run of another task, or a setting is wrong or changes nothing.
+    """
+    if not (args.against or args.against_decode):
+        return None
+    if args.against_decode and config.task not in SEARCHED:
+        raise ConfigError(f"--against-decode has no effect: a run of {config.task} generates no text for its attention")
+    options = dataclasses.replace(
+        args, run=args.against or args.run, attention=None if args.against else args.attention
+    )
+    found = configured(options, [*settings, *(f"--decode.{setting}" for setting in args.against_decode)])
+    if found.task != config.task:
+        raise ConfigError(f"{args.against} is a run of {found.task}, but {args.run} is one of {config.task}")
+    if options.run.resolve() == args.run.resolve() and found == config:
+        raise ConfigError("what is shown beside is the same; name another run with --against, or other settings")
+    return options, found
+
+
+def _names(args: Inspect, settings: list[str]) -> tuple[str, str]:
+    """Returns the names of the two that are shown beside each other: runs if there are two, else searches."""
+    searches = " ".join(settings) or "as trained", " ".join(args.against_decode)
+    if args.against is None:
+        return shown(searches[0]), shown(searches[1])
+    return shown(str(args.run)), shown(" ".join([str(args.against), *args.against_decode]))
 
 
 def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
@@ -125,6 +161,10 @@ def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
         raise ConfigError("--target belongs to one TEXT")
     if settings and args.target is not None:
         raise ConfigError(f"with --target there is no search; leave out {settings[0]}")
+    if (args.against or args.against_decode) and not args.html:
+        raise ConfigError(f"--against{'' if args.against else '-decode'} is for a page; add --html FILE")
+    if args.against_decode and args.target is not None:
+        raise ConfigError("with --target there is no search; leave out --against-decode")
     if args.html or args.serve:
         for name in ("kind", "mean", "grid", "table", "out"):
             if getattr(args, name):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxformer.files import write_text
 
@@ -29,6 +30,13 @@ def shown(text: str) -> str:
     a\nb.png \x1b[2J
     """
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda match: ascii(match[0])[1:-1], text)
+
+
+def as_dict(value: object) -> Any:
+    """Returns a dataclass as a dict of the fields that its repr shows; any other value as it is."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    return {field.name: as_dict(getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr}
 
 
 def put(lines: Iterable[str], out: pathlib.Path | None = None) -> None:

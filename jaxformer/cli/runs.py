@@ -8,7 +8,7 @@ import sys
 from typing import Annotated, Any
 
 from jaxformer.cli.command import Folder, Options, Picture, Run, Word, command, local_path, option, word
-from jaxformer.cli.output import as_indented_json, as_json, shown
+from jaxformer.cli.output import as_dict, as_indented_json, as_json, shown
 from jaxformer.cli.predictors import OneRun
 from jaxformer.errors import ConfigError
 
@@ -73,7 +73,7 @@ def diff(args: Diff) -> int:
     code = int(any(differing.values()))
     if args.json:
         rows = {section: {name: values for name, *values in rows} for section, rows in differing.items()}
-        tests = {name: dataclasses.asdict(comparison) for name, comparison in compared.items()}
+        tests = {name: as_dict(comparison) for name, comparison in compared.items()}
         print(as_indented_json({**rows, "comparisons": tests}))
         return code
     for section, rows in differing.items():

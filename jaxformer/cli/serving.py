@@ -21,25 +21,45 @@ TIMEOUT = 30.0
 """The seconds after which a silent connection is closed."""
 
 
-def serve(look: Callable[[str], View], *, title: str, port: int) -> None:
+class Server(http.server.ThreadingHTTPServer):
+    """The server of the page; see `make_server`."""
+
+    problem: ConfigError | None = None
+    """The reason for which it has ended itself."""
+
+    def end(self, problem: ConfigError) -> None:
+        """Ends the server: no further request is answered."""
+        self.problem = problem
+        threading.Thread(target=self.shutdown).start()  # which waits for the loop, not for this request
+
+
+def serve(look: Callable[[str], View], *, title: str, port: int, check: Callable[[], None] = lambda: None) -> None:
     """Answers requests until it is interrupted.
 
+    Args:
+      check: called before each look; raises a ConfigError if there must be none, which the client reads, too.
+
     Raises:
-      ConfigError: the port is taken, or no port.
+      ConfigError: the port is taken, or no port; or see `check`.
     """
-    with make_server(look, title=title, port=port) as server:
+    with make_server(look, title=title, port=port, check=check) as server:
         print(f"http://{LOCAL}:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
+        if server.problem:
+            raise server.problem
 
 
-def make_server(look: Callable[[str], View], *, title: str, port: int) -> http.server.ThreadingHTTPServer:
+def make_server(
+    look: Callable[[str], View], *, title: str, port: int, check: Callable[[], None] = lambda: None
+) -> Server:
     """Returns a server, one request to the model at a time; see `serve`."""
-    handler = type("Handler", (_Handler,), {"look": staticmethod(look), "title": title, "lock": threading.Lock()})
+    functions = {"look": staticmethod(look), "check": staticmethod(check)}
+    handler = type("Handler", (_Handler,), functions | {"title": title, "lock": threading.Lock()})
     try:
-        return http.server.ThreadingHTTPServer((LOCAL, port), handler)
+        return Server((LOCAL, port), handler)
     except OverflowError as error:
         raise ConfigError(f"--port must be from 0 to 65535, got {port}") from error
     except OSError as error:
@@ -50,6 +70,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """A form and, after it is sent, the page of its text."""
 
     look: Callable[[str], View]
+    check: Callable[..., None]
     title: str
     lock: threading.Lock
     timeout = TIMEOUT
@@ -77,6 +98,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         from jaxformer.inspection.pages import page
 
+        try:
+            type(self).check()
+        except ConfigError as error:
+            self._answer(409, text, str(error))
+            assert isinstance(self.server, Server)
+            self.server.end(error)
+            return
         try:
             with self.lock:
                 view = type(self).look(text)

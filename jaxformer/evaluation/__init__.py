@@ -2,4 +2,4 @@
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("alignments scores seeds".split(), ""))
+__getattr__ = lazy.members(__name__, dict.fromkeys("alignments resampling scores seeds spans".split(), ""))

@@ -16,6 +16,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 from jaxformer.errors import ConfigError
+from jaxformer.evaluation.resampling import Sample
 from jaxformer.reprs import as_html
 from jaxformer.tokenizers import moses
 from jaxformer.tokenizers.moses import UNSPACED, check_language
@@ -29,6 +30,8 @@ class Score:
     value: float
     signature: str
     decimals: int = 2
+    sample: Sample | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The examples that it is of, for `resampling.interval` and `difference`."""
 
     _repr_html_ = as_html
 
@@ -58,10 +61,12 @@ def bleu(
       ConfigError: `language` is not a two-letter code (ISO 639-1), or sacrebleu needs a further package for it.
     """
     _check(hypotheses, references)
-    metric = bleu_metric(language, lowercase=lowercase)
+    metric = _bleu(language, lowercase=lowercase)
     several = [[texts] if isinstance(texts, str) else texts for texts in references]
-    value = metric.corpus_score(list(hypotheses), [list(column) for column in itertools.zip_longest(*several)]).score
-    return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
+    columns = [list(column) for column in itertools.zip_longest(*several)]
+    value = metric.corpus_score(list(hypotheses), columns).score
+    sample = _sample(metric, hypotheses, columns)
+    return Score(f"BLEU{' (lower-cased)' * lowercase}", value, str(metric.get_signature()), sample=sample)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Score:
@@ -69,7 +74,14 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
     _check(hypotheses, references)
     metric = sacrebleu.CHRF(lowercase=lowercase)
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
-    return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()))
+    sample = _sample(metric, hypotheses, [list(references)])
+    return Score(f"chrF2{' (lower-cased)' * lowercase}", value, str(metric.get_signature()), sample=sample)
+
+
+def _sample(metric: Any, hypotheses: Sequence[str], columns: list[list[str]]) -> Sample:
+    """Returns the sentences of a score of sacrebleu, whose statistics of single sentences are private."""
+    make = lambda: metric._extract_corpus_statistics(list(hypotheses), columns)
+    return Sample(make, lambda sums: metric._aggregate_and_compute([sums.tolist()]).score)
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str], *, language: str = "") -> list[Score]:
@@ -88,8 +100,8 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str], *, language: str
     unit = "characters" if language in UNSPACED else "words"
     recipe = f"mean F1 of {len(rows):,} texts, lower-cased {unit} without stemming"
     return [
-        Score(f"ROUGE-{name}", float(np.mean([row[f"rouge{name}"] for row in rows])), recipe)
-        for name in ("1", "2", "L")
+        Score(f"ROUGE-{name}", float(np.mean(values)), recipe, sample=Sample.mean(values, 1))
+        for name, values in ((name, [row[f"rouge{name}"] for row in rows]) for name in ("1", "2", "L"))
     ]
 
 
@@ -180,7 +192,7 @@ def paired_bootstrap(
     """
     for hypotheses in (baseline, system):
         _check(hypotheses, references)
-    name, metric = f"BLEU{' (lower-cased)' * lowercase}", bleu_metric(language, lowercase=lowercase)
+    name, metric = f"BLEU{' (lower-cased)' * lowercase}", _bleu(language, lowercase=lowercase)
     systems: list[tuple[str, Sequence[str]]] = [("baseline", list(baseline)), ("system", list(system))]
     test: Any = PairedTest(systems, {"bleu": metric}, [list(references)], "bs", n_samples=draws)
     signatures, results = test()
@@ -190,7 +202,11 @@ def paired_bootstrap(
 
 
 def sentence_scores(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
+    hypotheses: Sequence[str],
+    references: Sequence[str] | Sequence[Sequence[str]],
+    *,
+    lowercase: bool = False,
+    language: str = "",
 ) -> list[dict[str, float]]:
     """Computes the BLEU of each sentence, without n-gram orders for which it is too short, and its chrF2.
 
@@ -198,19 +214,14 @@ def sentence_scores(
     """
     _check(hypotheses, references)
     metrics = {
-        "bleu": bleu_metric(language, effective_order=True, lowercase=lowercase),
+        "bleu": _bleu(language, effective_order=True, lowercase=lowercase),
         "chrf": sacrebleu.CHRF(lowercase=lowercase),
     }
+    several = ([texts] if isinstance(texts, str) else list(texts) for texts in references)
     return [
-        {name: round(metric.sentence_score(hypothesis, [reference]).score, 2) for name, metric in metrics.items()}
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
+        {name: round(metric.sentence_score(hypothesis, each).score, 2) for name, metric in metrics.items()}
+        for hypothesis, each in zip(hypotheses, several, strict=True)
     ]
-
-
-def bleu_of_parts(parts: np.ndarray) -> float:
-    """Returns the BLEU of a sum of `seeds.bleu_parts`, ``[10]``."""
-    counts, totals, (said, meant) = parts[:4].tolist(), parts[4:8].tolist(), parts[8:].tolist()
-    return sacrebleu.BLEU.compute_bleu(counts, totals, said, meant, smooth_method="exp").score
 
 
 def bleu_words(text: str, language: str = "") -> list[str]:
@@ -229,11 +240,10 @@ def bleu_words(text: str, language: str = "") -> list[str]:
 
 @functools.cache
 def _tokenizer(language: str) -> Callable[[str], str]:
-    return bleu_metric(language).tokenizer
+    return _bleu(language).tokenizer
 
 
-def bleu_metric(language: str, *, lowercase: bool = False, effective_order: bool = False) -> sacrebleu.BLEU:
-    """Returns sacrebleu's metric with the tokenizer of a language; see `bleu`."""
+def _bleu(language: str, *, lowercase: bool = False, effective_order: bool = False) -> sacrebleu.BLEU:
     make = functools.partial(sacrebleu.BLEU, lowercase=lowercase, effective_order=effective_order)
     if language:
         check_language(language)
@@ -276,10 +286,11 @@ def moses_bleu(
     prepare = (lambda text: split(text).lower()) if cased else (lambda text: split(text.lower()))
     said = [prepare(text) for text in hypotheses] if words is None else [text.lower() for text in words]
     metric = sacrebleu.BLEU(tokenize="none", force=True)
-    value = metric.corpus_score(said, [[prepare(text) for text in references]]).score
+    meant = [prepare(text) for text in references]
+    value = metric.corpus_score(said, [meant]).score
     origin = f", hypotheses as {'cased ' * cased}words of the system" * (words is not None)
     recipe = f"lower-cased, sacremoses {moses.version()} ({language}){origin}, then {metric.get_signature()}"
-    return Score("BLEU (lower-cased Moses)", value, recipe)
+    return Score("BLEU (lower-cased Moses)", value, recipe, sample=_sample(metric, said, [meant]))
 
 
 def nats_per_token(total: float, count: float) -> Score:
@@ -371,48 +382,6 @@ def matthews_of_counts(correct: float, labels: np.ndarray, predictions: np.ndarr
     covariance = correct * n - float(true @ predicted)
     scale = float(((n**2 - predicted @ predicted) * (n**2 - true @ true)) ** 0.5)
     return Score("Matthews correlation", 100 * covariance / scale if scale else 0.0, f"times 100, {n:,.0f} predictions")
-
-
-def spans(labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Returns the kind, the start and the stop of each span of words: B-PER I-PER, also of IOBES; O is outside.
-
-    As in conlleval, a span may begin with I, and one of another kind ends it. Any other label is a span of one word.
-
-    >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
-    [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
-    """
-    found, before = [], ("O", "")
-    for i, label in enumerate(labels):
-        mark, _, kind = label.partition("-") if is_span(label) else ("O" if label == "O" else "S", "", label)
-        if mark in "IE" and before[0] in "BI" and kind == before[1]:
-            found[-1] = kind, found[-1][1], i + 1
-        elif mark != "O":
-            found.append((kind, i, i + 1))
-        before = mark, kind
-    return found
-
-
-def is_span(label: str) -> bool:
-    """Returns True for a label of a span of words, such as "B-PER"."""
-    return label[:2] in ("B-", "I-", "E-", "S-")
-
-
-def span_scores(labels: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]]) -> list[Score]:
-    """Returns precision, recall and F1 of the spans of sentences, in percent, as conlleval and seqeval compute them.
-
-    >>> [score.value for score in span_scores([["B-PER", "I-PER", "O"]], [["B-PER", "I-PER", "B-LOC"]])][:2]
-    [50.0, 100.0]
-
-    Raises:
-      ValueError: a sentence has another number of guesses than of labels.
-    """
-    if [*map(len, labels)] != [*map(len, guesses)]:
-        raise ValueError("each label needs a guess, sentence by sentence")
-    true, found = ({(i, *span) for i, each in enumerate(sides) for span in spans(each)} for sides in (labels, guesses))
-    both = len(true & found)
-    parts = {"precision": (both, len(found)), "recall": (both, len(true)), "F1": (2 * both, len(true) + len(found))}
-    how = f"percent, of {len(true):,} spans and {len(found):,} guesses"
-    return [Score(name, 100 * part / whole if whole else 0.0, how) for name, (part, whole) in parts.items()]
 
 
 def _check_count(count: float, needed: str = "a mean needs at least one token or character") -> None:

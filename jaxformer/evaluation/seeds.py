@@ -189,33 +189,18 @@ def resampled(
     if not first or not second or (paired and len(first) != len(second)):
         raise ValueError(f"there must be translators of both groups, got {len(first)} and {len(second)}")
     how: Any = {"lowercase": lowercase, "language": language}
-    parts = [[bleu_parts(said, references, **how) for said in group] for group in (first, second)]
+    found = [[scores.bleu(said, references, **how).sample for said in group] for group in (first, second)]
+    samples = [[sample for sample in group if sample] for group in found]
     rng, size = np.random.default_rng(0), len(references)
     # The first row is the sentences themselves; in each other row they are drawn.
     counts = np.concatenate([np.ones((1, size), int), rng.multinomial(size, np.full(size, 1 / size), draws)])
     means, drawn = [], np.zeros((0, 0), int)
-    for number, group in enumerate(parts):
-        table = np.array([[scores.bleu_of_parts(row) for row in counts @ part] for part in group])  # [seeds, 1 + draws]
+    for number, group in enumerate(samples):
+        table = np.array([[x.of_sums(sums) for sums in counts @ x.statistics] for x in group])  # [seeds, 1 + draws]
         if not number or not paired:
             drawn = rng.integers(len(group), size=(max(len(group) - 1, 1), draws))
         means.append((table[:, 0].mean(), np.take_along_axis(table[:, 1:], drawn, 0).mean(0)))
     (first_mean, first_draws), (second_mean, second_draws) = means
-    value, found = float(second_mean - first_mean), second_draws - first_draws
-    low, high = np.quantile(found, [0.025, 0.975]).tolist()
-    return Resampled(value, low, high, float(np.mean(found * math.copysign(1.0, value) <= 0)), draws)
-
-
-def bleu_parts(
-    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, language: str = ""
-) -> np.ndarray:
-    """Counts what BLEU is computed from, ``[n, 10]``; `scores.bleu_of_parts` of their sum is the corpus score.
-
-    They are, for each sentence, the found n-grams of 1 to 4 words, all n-grams, and the words of both texts.
-
-    Raises:
-      ValueError: the numbers of hypotheses and references differ.
-      ConfigError: see `scores.bleu`.
-    """
-    metric = scores.bleu_metric(language, lowercase=lowercase)
-    found = (metric.corpus_score([said], [[meant]]) for said, meant in zip(hypotheses, references, strict=True))
-    return np.array([[*x.counts, *x.totals, x.sys_len, x.ref_len] for x in found])
+    value, differences = float(second_mean - first_mean), second_draws - first_draws
+    low, high = np.quantile(differences, [0.025, 0.975]).tolist()
+    return Resampled(value, low, high, float(np.mean(differences * math.copysign(1.0, value) <= 0)), draws)

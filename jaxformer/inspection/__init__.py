@@ -2,4 +2,4 @@
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("attention_maps beams pages plots".split(), ""))
+__getattr__ = lazy.members(__name__, dict.fromkeys("attention_maps beams pages plots reports".split(), ""))

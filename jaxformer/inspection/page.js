@@ -215,15 +215,16 @@ function slider(label, name, most, step, show) {
   return element("label", {}, `${label} `, input, output);
 }
 
+function set(changes) {
+  Object.assign(state, { row: null, column: null, from: 0 }, changes);
+  build();
+}
+
 function controls() {
   const view = data.views[state.view];
-  const set = (changes) => {
-    Object.assign(state, { row: null, column: null, from: 0 }, changes);
-    build();
-  };
   const parts = [];
   if (data.views.length > 1) {
-    const titles = data.views.map(({ title }) => title);
+    const titles = data.views.map(({ title, run }) => (run ? `${title} (${run})` : title));
     parts.push(choice("Input", titles, state.view, (i) => set({ view: i, kind: 0, layer: null })));
   }
   const kinds = view.attentions.map(({ title }, i) =>
@@ -237,14 +238,18 @@ function controls() {
   }
   parts.push(slider("Threshold", "threshold", 0.5, 0.01, (x) => x.toFixed(2)));
   parts.push(slider("Zoom", "zoom", 48, 1, (x) => `${x} px`));
-  const theme = () => {
+  if (!data.report) parts.push(themeButton());
+  return element("div", { class: "controls" }, ...parts);
+}
+
+function themeButton() {
+  const change = () => {
     const root = document.documentElement;
     const isDark = getComputedStyle(root).colorScheme === "dark"
       || (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
     root.dataset.theme = isDark ? "light" : "dark";
   };
-  parts.push(makeButton({ id: "theme", onclick: theme }, "Dark or light"));
-  return element("div", { class: "controls" }, ...parts);
+  return makeButton({ id: "theme", onclick: change }, "Dark or light");
 }
 
 function results() {
@@ -425,13 +430,14 @@ function table(sources, targets, title) { // at most ROWS rows at a time
   return element("div", {}, before, " ", after, element("div", { class: "scroll" }, made));
 }
 
-function search() { // the beam, a column for each step; lines lead from a hypothesis to its continuations
-  const steps = data.views[state.view].search;
+function search(view, id, title, isOnly = () => false) {
+  // the beam, a column for each step; lines lead from a hypothesis to its continuations
+  const steps = view.search;
   if (!steps.length) return "";
   const [width, height] = [128, 46];
   const columns = [];
   const hint = "Point at a hypothesis to see its text and score.";
-  const said = element("p", { id: "hypothesis", "aria-live": "polite" }, hint);
+  const said = element("p", { class: "hypothesis", "aria-live": "polite" }, hint);
   const chain = (step, place) => { // from the first step to this hypothesis
     const nodes = [];
     for (; step >= 0 && place >= 0; place = steps[step--][place][0]) nodes.unshift([step, place]);
@@ -457,9 +463,11 @@ function search() { // the beam, a column for each step; lines lead from a hypot
       line.setAttribute("class", fate);
       lines.append(line);
     }
-    const about = { "data-node": `${s} ${p}`, "aria-label": `step ${s + 1}: ${piece}, ${fate}` };
+    const only = isOnly(chain(s, p).map(([i, at]) => steps[i][at][1]));
+    const label = `step ${s + 1}: ${piece}, ${fate}${only ? ", only here" : ""}`;
+    const about = { "data-node": `${s} ${p}`, "aria-label": label };
     const actions = { onmouseenter: choose(s, p), onfocus: choose(s, p), onclick: choose(s, p) };
-    const button = makeButton({ class: `node ${fate}`, ...about, ...actions }, piece);
+    const button = makeButton({ class: `node ${fate}${only ? " only" : ""}`, ...about, ...actions }, piece);
     button.append(element("small", {}, score.toFixed(3)));
     button.style.left = `${s * width}px`;
     button.style.top = `${p * height}px`;
@@ -472,7 +480,7 @@ function search() { // the beam, a column for each step; lines lead from a hypot
   const note = "Each step continues the live hypotheses: some finish, the others are pruned. "
     + "Numbers are scores, with the length penalty.";
   const parts = [element("p", { class: "note" }, note), said, element("div", { class: "scroll" }, made)];
-  return element("section", { id: "search" }, element("h2", {}, "Search"), ...parts);
+  return element("section", { id }, element("h2", {}, title), ...parts);
 }
 
 function build() {
@@ -483,13 +491,20 @@ function build() {
   }
   redrawHeads = [];
   shown = "";
-  const header = element("header", {}, element("h1", {}, data.title), controls());
+  const heading = data.report ? element("h2", { id: "attention", tabindex: -1 }, "Attention")
+    : element("h1", {}, data.title);
+  const header = element("header", {}, heading, controls());
   const columns = element("div", { class: "columns" }, element("section", { id: "large" }), heads());
   const caveat = "Shades are shares of the largest weight. Attention shows where a model looked, not why.";
   const footer = element("footer", {}, caveat);
-  document.querySelector("main").replaceChildren(header, results(), columns, search(), footer);
+  const view = data.views[state.view];
+  const below = view.other === undefined ? search(view, "search", "Search") : comparison(view, data.views[view.other]);
+  document.querySelector("main").replaceChildren(header, results(), columns, below, footer);
   large();
 }
 
-if (data.views.length) build();
-else document.querySelector("main").replaceChildren(element("h1", {}, data.title));
+// After the other scripts of the page have run.
+document.addEventListener("DOMContentLoaded", () => {
+  if (data.views.length) build();
+  else document.querySelector("main").replaceChildren(data.report ? "" : element("h1", {}, data.title));
+});

@@ -31,7 +31,7 @@ ERROR = 5e-4
 MOST_WEIGHTS = 1 << 25
 """The largest number of weights of a page: 90 MB."""
 
-MARK = "<!doctype html><!-- attention, by jaxformer -->"
+MARK = "<!doctype html><!-- a page of jaxformer -->"
 """The beginning of each page, by which a file is known to be one."""
 
 KINDS = {
@@ -85,6 +85,8 @@ def page(
     head: int | None = None,
     exact: bool = False,
     form: str = "",
+    against: Sequence[View] = (),
+    names: tuple[str, str] = ("", ""),
 ) -> str:
     """Returns a page of views as HTML, which is whole in itself.
 
@@ -94,22 +96,47 @@ def page(
     Args:
       layer, head: the only layer and head to show, from 0, or -1 for the last; by default all.
       form: HTML to show above everything else.
+      against: what another run, or another search, gives for the same inputs, to show beside each view.
+      names: what the views, and those of `against`, are of.
 
     Raises:
       ConfigError: there is no such layer or head.
       DataError: there are more than `MOST_WEIGHTS`.
     """
-    data = {"title": title, "views": [_view(view, layer, head, exact) for view in views]}
-    script, style = (pathlib.Path(__file__).with_name(f"page.{kind}").read_text("utf-8") for kind in ("js", "css"))
+    if not against:
+        data = {"title": title, "views": [as_data(view, layer, head, exact) for view in views]}
+        return document(data, title=title, form=form)
+    held: list[dict[str, object]] = []
+    for pair in zip(views, against, strict=True):
+        for side, view in enumerate(pair):
+            other = len(held) - 1 if side else len(held) + 1
+            held.append(as_data(view, layer, head, exact) | {"run": names[side], "other": other})
+    return document({"title": title, "views": held}, title=title, form=form, scripts=("page", "compare"))
+
+
+def document(data: Mapping[str, object], *, title: str, form: str = "", scripts: Sequence[str] = ("page",)) -> str:
+    """Returns a page as HTML, from what its scripts show.
+
+    Args:
+      data: what JSON can hold.
+      form: HTML to show above everything else.
+      scripts: the names of files of this package, which run in this order.
+    """
+    here = pathlib.Path(__file__)
+    sources = [here.with_name(f"{name}.js").read_text("utf-8") for name in scripts]
+    style = here.with_name("page.css").read_text("utf-8")
     # No "<" is left in the data, so that no text can end their element.
     held = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; form-action 'self'"
+    allowed = " ".join(map(_hash, sources))
+    policy = f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; form-action 'self'"
     whole = (
         f'{MARK}\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         f'<meta name="viewport" content="width=device-width">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
         f"<body>\n{form}<main><noscript>This page needs JavaScript.</noscript></main>\n"
-        f'<script type="application/json" id="data">{held}</script>\n<script>{script}</script>\n</html>\n'
+        f'<script type="application/json" id="data">{held}</script>\n'
+        + "".join(f"<script>{source}</script>\n" for source in sources)
+        + "</html>\n"
     )
     return whole.encode(errors="backslashreplace").decode()  # of a file name that is not UTF-8
 
@@ -130,10 +157,11 @@ def check_replaceable(path: pathlib.Path) -> None:
     if path.is_file() and path.stat().st_size:
         with path.open("rb") as file:
             if file.read(len(MARK)) != MARK.encode():
-                raise ConfigError(f"{path} exists and is no page of attention; name another file")
+                raise ConfigError(f"{path} exists and is no page of jaxformer; name another file")
 
 
-def _view(view: View, layer: int | None, head: int | None, exact: bool) -> dict[str, object]:
+def as_data(view: View, layer: int | None = None, head: int | None = None, exact: bool = False) -> dict[str, object]:
+    """Returns the data of a view in a page; see `page`."""
     number = sum(x.weights.size for x in view.attentions.values())
     if number > MOST_WEIGHTS and layer is None and head is None:
         raise DataError(

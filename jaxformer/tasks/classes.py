@@ -18,6 +18,7 @@ from jaxformer import functional
 from jaxformer.data.sources import locate
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, UnknownSizeError, first_few
+from jaxformer.evaluation.resampling import Sample
 from jaxformer.evaluation.scores import Score, accuracy, matthews, matthews_of_counts
 from jaxformer.files import write_text
 from jaxformer.modules.pure import Params
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 FILE = "classes.json"
 """The file of a run directory that holds the names of the classes."""
 
+MOST_RESAMPLED = 100
+"""The number of classes up to which the Matthews correlation has a sample: two numbers for each class and example."""
 
 Named = Iterable[Mapping[str, object]]
 
@@ -198,8 +201,15 @@ def measure(config: TaskConfig, corpus: object, data: object, predictor: object,
 
 def scores(labels: np.ndarray, probabilities: np.ndarray) -> list[Score]:
     """Returns accuracy and Matthews correlation, from class probabilities ``[examples, classes]``."""
-    guesses = probabilities.argmax(1)
-    return [accuracy(float((labels == guesses).sum()), len(labels)), matthews(labels, guesses)]
+    guesses, number = probabilities.argmax(1), probabilities.shape[1]
+    correct = labels == guesses
+    found = accuracy(float(correct.sum()), len(labels)), matthews(labels, guesses)
+    samples = [Sample.mean(correct), None]
+    if number <= MOST_RESAMPLED:
+        one_hot = np.eye(number)
+        make = lambda: np.concatenate([correct[:, None], one_hot[labels], one_hot[guesses]], 1)
+        samples[1] = Sample(make, lambda sums: matthews_of_counts(sums[0], *np.split(sums[1:], 2)).value)
+    return [dataclasses.replace(score, sample=sample) for score, sample in zip(found, samples, strict=True)]
 
 
 def corpus_scores(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.errors import DataError
+from jaxformer.evaluation.resampling import Sample
 from jaxformer.evaluation.scores import Score
 from jaxformer.functional.tokens import Tokens
 from jaxformer.tasks.base import CorpusScores
@@ -53,3 +57,14 @@ def mean_scores(found: Sequence[CorpusScores]) -> CorpusScores:
         if len(each) == len(by_name):
             means.append(Score(name, sum(each) / len(each), f"mean of {len(each)} corpora", first.decimals))
     return CorpusScores("mean", means)
+
+
+def with_samples(losses: np.ndarray, nats: Score, perplexity: Score) -> list[Score]:
+    """Returns the scores of a language model with their samples: parts of the text.
+
+    Args:
+      losses: the sum of ``-log p`` of each part and its number of tokens, ``[parts, 2]``.
+    """
+    mean = lambda sums: float(sums[0]) / float(sums[1])
+    samples = Sample(lambda: losses, mean), Sample(lambda: losses, lambda sums: math.exp(min(mean(sums), 700)))
+    return [dataclasses.replace(score, sample=x) for score, x in zip((nats, perplexity), samples, strict=True)]

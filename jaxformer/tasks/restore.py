@@ -8,7 +8,7 @@ import os
 import pathlib
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -234,6 +234,34 @@ def _of_parameters(run: pathlib.Path, checkpoint: str) -> pathlib.Path | None:
     if not (run / "average").is_dir():  # opening it would create it
         raise no_average(run)
     return run / "average"
+
+
+def watch(run: pathlib.Path, checkpoint: str, steps: Sequence[int]) -> Callable[[], None]:
+    """Returns a function that checks that the files of loaded parameters are still the same.
+
+    It raises a ConfigError if they were replaced or removed. Further checkpoints change nothing.
+    """
+    folder = _of_parameters(run, checkpoint)
+    folders = [run / "checkpoints" / str(step) for step in steps] if folder is None else [folder]
+    paths = [run / "config.json", *(path for folder in folders for path in (folder, *sorted(folder.glob("*"))))]
+    before = [_identity(path) for path in paths]
+
+    def check() -> None:
+        for path, known in zip(paths, before, strict=True):
+            found = _identity(path)
+            if found != known:
+                what = "is gone" if found is None else "has changed"
+                raise ConfigError(f"{path} {what} since {run} was loaded; start the command again")
+
+    return check
+
+
+def _identity(path: pathlib.Path) -> tuple[int, int, int] | None:
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_mtime_ns
 
 
 def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:

@@ -1,7 +1,6 @@
 """Pages in a real browser: what is shown equals the arrays, and what is pointed at changes it (`make test-browser`)."""
 
-import os
-import shutil
+import dataclasses
 import threading
 
 import numpy as np
@@ -11,7 +10,7 @@ from jaxformer.cli import serving
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights, Patches, places
 from jaxformer.inspection.beams import Node
-from jaxformer.inspection.pages import View, page, save
+from jaxformer.inspection.pages import View
 from tests.inspection.small import rows
 
 pytestmark = pytest.mark.browser
@@ -56,52 +55,12 @@ VIEWS = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium of Debian, driven by playwright; JAXFORMER_BROWSER=needed makes its absence an error."""
-    missing = pytest.fail if os.environ.get("JAXFORMER_BROWSER") == "needed" else pytest.skip
-    path = shutil.which("chromium-headless-shell") or shutil.which("chromium")
-    if path is None:
-        missing("no chromium: apt-get install chromium-headless-shell")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        missing("no playwright: pip install playwright")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(browser, tmp_path):
-    """A function that opens the page of views; the console has no error, and nothing is requested."""
-    problems, contexts = [], []
-
-    def open_page(*views, width=1280, scheme="light", address=None, **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        contexts.append(context)
-        tab = context.new_page()
-        tab.on("console", lambda message: message.type != "error" or problems.append(message.text))
-        tab.on("pageerror", lambda error: problems.append(str(error)))
-        tab.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-        address = address or save(page(views, **options), tmp_path / "page.html").as_uri()
-        tab.on("request", lambda request: request.url.startswith(address) or problems.append(request.url))
-        tab.goto(address)
-        return tab
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert problems == []
-
-
 def numbers(tab):
     """The numbers of the table."""
     cells = (
         "rows => rows.map(row => [...row.querySelectorAll('td[data-column]')].map(cell => Number(cell.textContent)))"
     )
-    return np.array(tab.eval_on_selector_all("tbody tr", cells))
+    return np.array(tab.eval_on_selector_all("#large tbody tr", cells))
 
 
 def choose(tab, layer, head):
@@ -205,12 +164,43 @@ def test_the_search_is_a_tree(opened):
     tab = opened(VIEWS["translation"])
     tab.hover("[data-node='1 1']")
     expected = "▁Le </s>: finished, probability 0.135, log-probability -2.0000, score -1.0000"
-    assert tab.inner_text("#hypothesis") == expected
+    assert tab.inner_text(".hypothesis") == expected
     assert tab.eval_on_selector_all(".chosen[data-node]", "nodes => nodes.map(x => x.dataset.node)") == ["0 0", "1 1"]
     tab.mouse.move(0, 0)
     tab.focus("[data-node='2 0']")
-    assert tab.inner_text("#hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
+    assert tab.inner_text(".hypothesis").startswith(f"▁La ▁chat {MARKUP}: pruned")
     assert tab.locator(".tree path.finished").count() == 1
+
+
+def test_two_searches_beside_each_other(opened):
+    """Words and hypotheses that only one of them has are marked; the attention of the other can be chosen."""
+    ours = VIEWS["translation"]
+    theirs = View(
+        MARKUP,
+        {name: dataclasses.replace(x, weights=x.weights[::-1]) for name, x in ours.attentions.items()},
+        {"translation": f"Le chat {MARKUP} dort"},
+        (
+            (Node(-1, "▁La", -1.5, -1.5, "live"),),
+            (Node(0, "▁chat", -1.75, -0.875, "live"), Node(0, "▁La", -1.75, -0.875, "pruned")),
+        ),
+    )
+    ours = dataclasses.replace(ours, results={"translation": f"Le vieux chat {MARKUP}"})
+    tab = opened(ours, against=[theirs], names=("a <b>", "b"))
+    left, right = tab.locator(".texts td").all()
+    assert [x.inner_text() for x in (left, right)] == [f"Le vieux chat {MARKUP}", f"Le chat {MARKUP} dort"]
+    assert [x.locator("mark").all_inner_texts() for x in (left, right)] == [["vieux"], ["dort"]]
+    assert tab.locator(".texts thead th").all_inner_texts() == ["", "a <b>", "b"]
+    only = lambda id: tab.eval_on_selector_all(f"#{id} .only", "nodes => nodes.map(x => x.dataset.node)")
+    assert only("search") == ["0 0", "1 1", "2 0"]  # Le, Le </s>, La chat and markup; both have La and La chat
+    assert only("search-other") == ["1 1"]
+    assert tab.get_attribute("#search-other [data-node='1 1']", "aria-label") == "step 2: ▁La, pruned, only here"
+    tab.hover("#search-other [data-node='1 0']")
+    assert tab.inner_text("#search-other .hypothesis").startswith("▁La ▁chat: live")
+    tab.select_option(".controls select", f"{MARKUP} (b)")
+    choose(tab, 2, 1)
+    np.testing.assert_allclose(numbers(tab), theirs.attentions["decoder.cross"].weights[2, 1], atol=SHOWN)
+    assert tab.locator(".texts thead th").all_inner_texts() == ["", "b", "a <b>"]
+    assert tab.locator("img").count() == 0
 
 
 def test_a_long_text_has_its_rows_on_demand(opened):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pathlib
 import re
 import types
 
@@ -11,9 +12,10 @@ import pytest
 from jaxformer.cli import evaluate, main, predictors
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import Score
-from jaxformer.tasks import rundir, runner
+from jaxformer.tasks import registry, rundir, runner
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import Beam, DecodeConfig, TranslationConfig
+from tests.inspection.small import held
 from tests.permissions import read_only
 
 EXAMPLES = [{"hypothesis": "été", "bleu": 50.0}, {"image": os.fsdecode(b"\xff.png"), "bleu": 0.0}]
@@ -176,3 +178,70 @@ def test_other_files_of_one_name_have_their_own_scores(asked, monkeypatch, tmp_p
     assert re.fullmatch(r"scores-file-test\.en-[0-9a-f]{8}-best\.json", scores)
     assert len(saved("2015", "c", "b")) == len(saved("2014", "a", "d")) == 2
     assert saved("copy", "a", "b") == []
+
+
+@pytest.fixture
+def reported(asked, monkeypatch, tmp_path):
+    """A run with a log, another run, and the path of a page."""
+    for name in ("run", "other"):
+        rundir.claim(tmp_path / name, "translation", TranslationConfig(), ())
+    (tmp_path / "run" / "log.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
+    monkeypatch.setattr(evaluate, "configured", predictors.configured)
+    monkeypatch.setattr(evaluate, "load", lambda options, config: types.SimpleNamespace(steps=(7,)))
+    vocabulary = types.SimpleNamespace(vocabulary=lambda run: object(), default_split="test")
+    monkeypatch.setattr(registry, "task_of", lambda config: vocabulary)
+    return tmp_path / "run", tmp_path / "other", tmp_path / "page.html"
+
+
+def test_a_report_is_written_after_the_scores(reported, asked, capsys):
+    """The other run is scored with the same settings."""
+    run, other, page = reported
+    words = [str(run), "--report", str(page), "--against", str(other), "--split", "validation"]
+    assert evaluate.evaluate([*words, "--decode.beam_size", "9"]) == 0
+    assert capsys.readouterr().out == f"corpus\n  {SCORE}\n{page}\n"
+    assert [(call["run"], call["split"]) for call in asked] == [(run, "validation"), (other, "validation")]
+    data = held(page.read_text())
+    assert data["title"] == str(run)
+    (corpus,) = data["report"]["corpora"]
+    assert corpus["command"] == f"jaxformer inspect {run} --html attention.html --checkpoint best --decode.beam_size 9"
+    assert (corpus["scores"][0]["value"], corpus["scores"][0]["other"]) == (12.345, 12.345)
+    assert data["report"]["curves"] == {"training loss": [[1, 2.5]]}
+    assert data["report"]["facts"]["steps"] == "4, 6"
+    assert not list(other.glob("scores-*"))
+    assert evaluate.evaluate([str(run), "--report", str(page), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--report", "notes.html"], "notes.html exists and is no page of jaxformer; name another file"),
+        (["--report", "page.png"], "page.png: a page is a file .html"),
+        (["--against", "other"], "--against is for a page; add --report FILE"),
+        (["--report", "page.html", "--against", "run"], "run is the run itself; name another one"),
+        (["--report", "page.html", "--against", "text"], "text is a run of language_model, but "),
+        (["--report", "page.html", "--against", "nowhere"], "nowhere is not a run: it has no config.json"),
+        (["--report", "page.html", "--against", "moved"], "moved holds a run on other data, by its hash: test was"),
+    ],
+)
+def test_a_report_that_cannot_be_is_refused_before_a_model_is_loaded(reported, monkeypatch, capsys, words, problem):
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda *args: pytest.fail("the work has begun"))
+    monkeypatch.chdir(reported[0].parent)
+    rundir.claim(pathlib.Path("text"), "language_model", LanguageModelingConfig(), ())
+    rundir.claim(pathlib.Path("moved"), "translation", TranslationConfig(), ())
+    for name, digest in (("run", "a"), ("moved", "b")):
+        pathlib.Path(name, "provenance.json").write_text(json.dumps({"data": {"test": digest}}))
+    pathlib.Path("notes.html").write_text("mine")
+    assert main.main(["evaluate", "run", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert not pathlib.Path("page.html").exists()
+    assert pathlib.Path("notes.html").read_text() == "mine"
+
+
+def test_a_converted_model_has_a_report_of_given_files_only(reported, monkeypatch, capsys):
+    monkeypatch.setattr(evaluate, "load_ensemble", lambda *args: pytest.fail("the work has begun"))
+    run, _, page = reported
+    (run / "pretrained").mkdir()
+    assert main.main(["evaluate", str(run), "--report", str(page)]) == 2
+    assert "is a converted model, which has no data of its own" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """``jaxformer inspect``: the head that is drawn, the picture and the text."""
 
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -7,8 +9,10 @@ from jaxformer.cli import inspect, main
 from jaxformer.inspection import pages, plots
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.inspection.pages import View
+from jaxformer.tasks import rundir
+from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.translation import TranslationConfig, Translator
-from tests.inspection.small import rows
+from tests.inspection.small import held, rows
 from tests.permissions import read_only
 
 WEIGHTS = np.array(rows(0, 2, 2, 2, 3))
@@ -145,7 +149,7 @@ def test_a_file_that_is_no_page_is_kept(run, monkeypatch, capsys):
     monkeypatch.setattr(inspect, "load", lambda options, config: pytest.fail("the work has begun"))
     (run / "notes.html").write_text("<h1>mine</h1>")
     assert main.main(["inspect", str(run), "A dog runs", "--html", str(run / "notes.html")]) == 2
-    assert "notes.html exists and is no page of attention; name another file" in capsys.readouterr().err
+    assert "notes.html exists and is no page of jaxformer; name another file" in capsys.readouterr().err
     assert (run / "notes.html").read_text() == "<h1>mine</h1>"
 
 
@@ -163,3 +167,54 @@ def test_what_is_not_there_is_one_line(run, capsys, words, problem):
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
     assert not list(run.iterdir())
+
+
+def two_runs(tmp_path, monkeypatch):
+    """Two runs of translators that differ, and one of a language model; returns what is loaded."""
+    loaded = []
+    for name in ("one", "two"):
+        rundir.claim(tmp_path / name, "translation", TranslationConfig(), ())
+    rundir.claim(tmp_path / "text", "language_model", LanguageModelingConfig(), ())
+
+    def load(options, config):
+        loaded.append((options.run.name, config.decode.search.beam_size))
+        return Fixed(WEIGHTS if options.run.name == "one" else WEIGHTS[::-1])
+
+    monkeypatch.setattr(inspect, "load", load)
+    monkeypatch.chdir(tmp_path)
+    return loaded
+
+
+def test_another_run_or_another_search_is_shown_beside(monkeypatch, tmp_path):
+    loaded = two_runs(tmp_path, monkeypatch)
+    words = ["one", "A dog runs", "A dog runs", "--html", "page.html"]
+    assert inspect.inspect([*words, "--against", "two", "--decode.beam_size", "3"]) == 0
+    views = held(pathlib.Path("page.html").read_text())["views"]
+    assert [(view["run"], view["other"]) for view in views] == [("one", 1), ("two", 0), ("one", 3), ("two", 2)]
+    crosses = [view["attentions"][0]["weights"] for view in views]
+    assert crosses[0] == crosses[2] != crosses[1] == crosses[3]
+    assert inspect.inspect([*words, "--against-decode", "beam_size=1", "length_penalty=0"]) == 0
+    views = held(pathlib.Path("page.html").read_text())["views"]
+    assert [view["run"] for view in views[:2]] == ["as trained", "beam_size=1 length_penalty=0"]
+    default = TranslationConfig().decode.search.beam_size
+    assert loaded == [("one", 3), ("two", 3), ("one", default), ("one", 1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--against", "two"], "--against is for a page; add --html FILE"),
+        (["--against-decode", "beam_size=2"], "--against-decode is for a page; add --html FILE"),
+        (["--html", "a.html", "--against", "text"], "text is a run of language_model, but one is one of translation"),
+        (["--html", "a.html", "--against", "nowhere"], "nowhere is not a run"),
+        (["--html", "a.html", "--against", "one"], "what is shown beside is the same; name another run"),
+        (["--html", "a.html", "--against-decode", "beam_sise=2"], "beam_sise"),
+        (["--html", "a.html", "--target", "x", "--against-decode", "beam_size=2"], "leave out --against-decode"),
+    ],
+)
+def test_what_cannot_be_shown_beside_is_refused_before_a_model_is_loaded(monkeypatch, tmp_path, capsys, words, problem):
+    loaded = two_runs(tmp_path, monkeypatch)
+    assert main.main(["inspect", "one", "A dog runs", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+    assert not loaded

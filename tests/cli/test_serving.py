@@ -2,6 +2,8 @@
 
 import contextlib
 import http.client
+import queue
+import re
 import threading
 
 import numpy as np
@@ -87,3 +89,37 @@ def test_a_port_that_is_taken(port):
 def test_texts_come_from_the_browser(capsys):
     assert main(["inspect", "run", "a dog", "--serve"]) == 2
     assert "--serve takes its texts from the browser" in capsys.readouterr().err
+
+
+def test_a_run_that_changed_underneath_ends_the_server(capsys):
+    """The client reads why, on one line beside the form, and so does the terminal; the model is not asked."""
+    changed, asked = [], []
+
+    def check():
+        if changed:
+            raise ConfigError("run/<60> is gone since run was loaded; start the command again")
+
+    found = queue.Queue()
+
+    def run():
+        try:
+            serving.serve(lambda text: asked.append(text) or look(text), title="run", port=0, check=check)
+        except ConfigError as error:
+            found.put(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    port = None
+    while port is None:
+        if match := re.search(r":(\d+)/", capsys.readouterr().out):
+            port = int(match[1])
+    assert ask(port)[0] == 200
+    changed.append(True)
+    status, page = ask(port)
+    assert status == 409
+    assert "run/&lt;60&gt; is gone since run was loaded; start the command again</p>" in page
+    error = found.get(timeout=10)
+    assert (str(error), error.exit_code) == ("run/<60> is gone since run was loaded; start the command again", 2)
+    assert asked == ["a dog"]
+    with pytest.raises(ConnectionRefusedError):
+        ask(port)

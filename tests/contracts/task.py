@@ -19,8 +19,9 @@ import jaxformer
 from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.errors import ConfigError, DataError
+from jaxformer.inspection import reports as pages_of_reports
 from jaxformer.sharding import Placement, mesh
-from jaxformer.tasks import registry, runner
+from jaxformer.tasks import registry, reports, runner
 from jaxformer.tasks.base import batch_shape
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.recorder import MEASURED
@@ -175,14 +176,26 @@ class TaskContract:
             with pytest.raises(ConfigError, match="other data"):
                 jaxformer.evaluate(run, object(), split="validation")
 
-    def test_scored_averaged_and_loaded(self, config, run):
-        """The predictor of any checkpoint is loaded by one call, from a string or a path."""
+    def test_scored_averaged_and_loaded(self, config, run, monkeypatch):
+        """The predictor of any checkpoint is loaded by one call, from a string or a path; scores become a page."""
         assert jaxformer.load(str(run), checkpoint="2").steps == (2,)
         assert jaxformer.average(run, last=2) == [4, 6]
         predictor = jaxformer.load(run, checkpoint="average")
         assert predictor.steps == (4, 6)
-        scores = jaxformer.evaluate(run, predictor, split="validation", say=lambda text: None)
+        rows = {}
+        scores = jaxformer.evaluate(
+            run, predictor, split="validation", say=lambda text: None, on_examples=rows.__setitem__
+        )
+        sampled = [score for part in scores.values() for score in part if score.sample]
         assert all(math.isfinite(score.value) for part in scores.values() for score in part)
+        assert [score.sample.score() for score in sampled] == pytest.approx([score.value for score in sampled])
+        assert sampled
+        report = reports.report(run, config, reports.Scored(scores, rows), facts={}, commands=lambda name: "")
+        assert report.curves
+        assert report.seconds
+        assert all(example.texts for example in report.examples)
+        monkeypatch.setattr(pages_of_reports, "NUM_VIEWS", 1)
+        assert len(pages_of_reports.page(report, reports.look(config, predictor, report)).encode()) < 6_000_000
         with pytest.raises(ConfigError, match="no checkpoint 'bets'"):
             jaxformer.load(run, checkpoint="bets")
 

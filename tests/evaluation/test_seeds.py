@@ -48,12 +48,6 @@ def worse(rate, seed):
     return [" ".join("x" if rng.random() < rate else word for word in text.split()) for text in REFERENCES]
 
 
-def test_the_parts_of_bleu_add_up():
-    said = worse(0.2, 0)
-    whole = scores.bleu_of_parts(seeds.bleu_parts(said, REFERENCES).sum(0))
-    assert whole == pytest.approx(scores.bleu(said, REFERENCES).value, abs=1e-9)
-
-
 def test_sentences_and_seeds_are_drawn_together():
     first, second = ([worse(rate, seed) for seed in range(3)] for rate in (0.3, 0.2))
     mean = lambda group: np.mean([scores.bleu(said, REFERENCES).value for said in group])

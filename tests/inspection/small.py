@@ -1,6 +1,8 @@
 """Small attention maps."""
 
 import dataclasses
+import json
+import re
 
 import numpy as np
 
@@ -23,3 +25,8 @@ def rows(seed, *shape):
 def view(weights, title="A dog runs"):
     names = lambda number: tuple(f"▁w{i}" for i in range(number))
     return View(title, {"decoder.cross": AttentionWeights(names(weights.shape[3]), names(weights.shape[2]), weights)})
+
+
+def held(html):
+    """The data of a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])

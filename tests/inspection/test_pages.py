@@ -1,8 +1,6 @@
 """Pages of attention: what the file holds, its size and its error; `tests/browser` opens pages."""
 
 import base64
-import json
-import re
 
 import numpy as np
 import pytest
@@ -11,11 +9,7 @@ from jaxformer.errors import ConfigError, DataError
 from jaxformer.inspection import pages
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.inspection.pages import View, page
-from tests.inspection.small import rows, view
-
-
-def held(html):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+from tests.inspection.small import held, rows, view
 
 
 def decoded(attention):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jaxformer.evaluation.scores import span_scores, spans
+from jaxformer.evaluation.spans import span_scores, spans
 
 
 @pytest.mark.parity

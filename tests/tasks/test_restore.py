@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import types
@@ -115,3 +116,26 @@ def test_reading_checkpoints_creates_no_folder(tmp_path):
     with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
         restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda run: shutil.rmtree(run), "config.json is gone since"),
+        (lambda run: shutil.rmtree(run / "checkpoints" / "4"), "4 is gone since"),
+        (lambda run: (run / "checkpoints" / "4" / "params").rename(run / "old"), "4 has changed since"),
+        (lambda run: (run / "config.json").write_text("{ }"), "config.json has changed since .*run was loaded; start"),
+    ],
+)
+def test_files_that_are_no_longer_those_that_were_loaded(tmp_path, change, problem):
+    """Further checkpoints, of a training that goes on, change nothing."""
+    run = tmp_path / "run"
+    (run / "checkpoints" / "4" / "params").mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    os.utime(run / "config.json", (1, 1))
+    check = restore.watch(run, "best", (4,))
+    (run / "checkpoints" / "6").mkdir()
+    check()
+    change(run)
+    with pytest.raises(ConfigError, match=problem):
+        check()

@@ -17,7 +17,7 @@ from jaxformer.data.image_batches import Augmentation
 from jaxformer.data.images import LabeledImages, read_images
 from jaxformer.data.sources import Parallel, locate
 from jaxformer.errors import DataError
-from jaxformer.evaluation.scores import bleu
+from jaxformer.evaluation.scores import bleu, sentence_scores
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import choices
 from jaxformer.modules import AttentionFunction
@@ -194,11 +194,13 @@ def score(
     progress = Count(len(images), "images", say)
     best = [first for first, *_ in captioner.candidates(decode_images(config, images), progress=progress)]
     references = captions_of(images)
+    texts = [found.text for found in best]
+    rows = zip(references, best, sentence_scores(texts, references), strict=True)
     examples = [
-        {"image": images.place(i), "references": list(captions), "hypothesis": found.text, "score": found.score}
-        for i, (captions, found) in enumerate(zip(references, best, strict=True))
+        {"image": images.place(i), "references": list(captions), "hypothesis": found.text, "score": found.score, **own}
+        for i, (captions, found, own) in enumerate(rows)
     ]
-    yield CorpusScores(split, [bleu([found.text for found in best], references)], examples)
+    yield CorpusScores(split, [bleu(texts, references)], examples)
 
 
 TASK = Task(

@@ -21,11 +21,12 @@ from jaxformer.evaluation.scores import bits_per_character, nats_per_token, perp
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import text
-from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained, sum_losses
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Task, Trained
+from jaxformer.tasks.batched import one_behind
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.language_model.mixtures import TextMixture, counted, only, prepare_mixture
-from jaxformer.tasks.mixtures import check_different, mean_scores, tokens_by_corpus
+from jaxformer.tasks.mixtures import check_different, mean_scores, tokens_by_corpus, with_samples
 from jaxformer.tasks.text import (
     VOCAB_MULTIPLE,
     TextCorpus,
@@ -117,21 +118,49 @@ def score(
         raise DataError(f"a language model has no {split} data: use --split validation")
     stream = prepare_text(corpus.validation, generator.tokenizer, data_cache(config.data.cache))
     windows = OrderedWindows(stream, config.data.length, config.data.batch_size)
-    loss_of = jax.jit(Network(generator.net, loss, TextBatch.row, (0, 0)).validation_sums)
-    progress = Count(windows.steps_per_epoch, "batches of text", say)
-
-    def results() -> Iterator[LossSums]:
-        for i in range(windows.steps_per_epoch):
-            yield loss_of(generator.params, jax.tree.map(jnp.asarray, windows.batch(i)))
-            progress(1)
-
-    sums = sum_losses(results())
-    total, count = float(sums["loss"]), float(sums["count"])
+    losses = _losses(generator, windows, Count(windows.steps_per_epoch, "batches of text", say))
+    total, count = losses.sum(0).tolist()
     unknown = stream.num_unknown
     lost = f"; {unknown:,} tokens are unknown, and are scored as such" if unknown else ""
     say(f"held-out text: {int(count):,} tokens, {len(corpus.validation):,} characters{lost}")
-    bits = bits_per_character(total, len(corpus.validation))
-    yield CorpusScores("held-out text", [nats_per_token(total, count), perplexity(total, count), bits])
+    scores = with_samples(losses, nats_per_token(total, count), perplexity(total, count))
+    examples = (
+        None
+        if _has_experts(generator)
+        else [
+            {"text": text, "tokens": int(number), "nats_per_token": round(loss / number, 4)}
+            for text, (loss, number) in zip(_texts(generator, windows), losses.tolist(), strict=True)
+        ]
+    )
+    yield CorpusScores("held-out text", [*scores, bits_per_character(total, len(corpus.validation))], examples)
+
+
+def _losses(generator: TextGenerator, windows: OrderedWindows, progress: Count) -> np.ndarray:
+    """Returns the sum of ``-log p`` of each window and its number of tokens, ``float64 [windows, 2]``.
+
+    Those of a batch in place of a window with experts, for whose room the tokens of a batch compete.
+    """
+    whole = Network(generator.net, loss, TextBatch.row, (0, 0))
+    sums = lambda params, batch: whole.validation_sums(params, batch)[:2]
+    of_rows = jax.jit(sums if _has_experts(generator) else functools.partial(functional.per_example_losses, sums))
+
+    def results() -> Iterator[tuple[jax.Array, jax.Array]]:
+        for i in range(windows.steps_per_epoch):
+            yield of_rows(generator.params, jax.tree.map(jnp.asarray, windows.batch(i)))
+            progress(1)
+
+    found = [np.stack(jax.device_get(pair), -1).reshape(-1, 2) for pair in one_behind(results())]
+    rows = np.concatenate(found).astype(np.float64)
+    return rows[rows[:, 1] > 0]  # the last batch is filled up with empty rows
+
+
+def _has_experts(generator: TextGenerator) -> bool:
+    return isinstance(generator.net.config.feed_forward, models.choices.Experts)
+
+
+def _texts(generator: TextGenerator, windows: OrderedWindows) -> list[str]:
+    tokens, length = windows.stream.tokens[1:], windows.length
+    return [generator.tokenizer.decode(tokens[i : i + length].tolist()) for i in range(0, len(tokens), length)]
 
 
 TASK = Task(

@@ -17,6 +17,7 @@ from jaxformer.data.packing import PackedBatch, PackedTexts, tokenize_lines
 from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.data.text import Text
 from jaxformer.errors import DataError
+from jaxformer.evaluation.resampling import Sample
 from jaxformer.evaluation.scores import Score, accuracy, nats_per_token, perplexity
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.tokens import Tokens
@@ -25,9 +26,10 @@ from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks import text, views
-from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained, sum_losses
-from jaxformer.tasks.batched import padded
+from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sums, Task, Trained
+from jaxformer.tasks.batched import one_behind, padded
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
+from jaxformer.tasks.mixtures import with_samples
 from jaxformer.tasks.text import TextCorpus, make_run_tokenizer, planned_vocab_size, run_tokenizer
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.characters import CharacterTokenizer
@@ -269,8 +271,12 @@ def score(
     say(f"held-out text: {len(packed.texts):,} lines, {len(packed.texts.tokens):,} tokens")
     whole = dataclasses.replace(network(config, masked.tokenizer.vocab_size), net=masked.net)
     loss_of = jax.jit(whole.validation_sums)
-    sums = sum_losses(loss_of(masked.params, packed.batch(step)) for step in range(packed.steps_per_epoch))
-    yield CorpusScores("held-out text", _scores(sums))
+    found = one_behind(loss_of(masked.params, packed.batch(step)) for step in range(packed.steps_per_epoch))
+    batches = [(float(total), float(count), float(others["correct"])) for total, count, others in found]
+    rows = np.array(batches)
+    *nats, right = _scores(dict(zip(("loss", "count", "correct"), rows.sum(0), strict=True)))
+    sample = Sample(lambda: rows, lambda sums: 100 * float(sums[2]) / float(sums[1]))
+    yield CorpusScores("held-out text", [*with_samples(rows, *nats), dataclasses.replace(right, sample=sample)])
 
 
 TASK = Task(

@@ -15,7 +15,7 @@ from jaxformer.data.batch import few_rows
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tagged import split_words, tokenize_words
 from jaxformer.errors import DataError
-from jaxformer.evaluation.scores import is_span, spans
+from jaxformer.evaluation.spans import is_span, spans
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure

@@ -15,7 +15,9 @@ from jaxformer.caches import data_cache
 from jaxformer.data.batch_plan import num_rows, plan_texts
 from jaxformer.data.tagged import PlannedTags, TaggedBatch, TaggedSentences, read_tagged, tokenize_words
 from jaxformer.data.text import Text
-from jaxformer.evaluation.scores import Score, accuracy, is_span, span_scores
+from jaxformer.evaluation.resampling import Sample
+from jaxformer.evaluation.scores import Score, accuracy
+from jaxformer.evaluation.spans import is_span, span_scores
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import classes, text
@@ -107,11 +109,17 @@ def measure(
 def scores(part: TaggedSentences, tagged: Sequence[Tagged], *, spans: bool) -> list[Score]:
     """Returns the accuracy of words and, with `spans`, precision, recall and F1 of spans."""
     guesses = [each.labels for each in tagged]
-    correct = sum(
-        label == guess for label, guess in zip(part.labels, [x for each in guesses for x in each], strict=True)
-    )
-    found = [accuracy(correct, len(part.labels))]
-    return [*found, *span_scores(part.by_sentence(part.labels), guesses)] if spans else found
+    labels = [*part.by_sentence(part.labels)]
+    rows = [(num_equal(ours, theirs), len(ours)) for ours, theirs in zip(labels, guesses, strict=True)]
+    sample = Sample(lambda: rows, lambda sums: 100 * float(sums[0]) / float(sums[1]))
+    correct = sum(right for right, _ in rows)
+    found = [dataclasses.replace(accuracy(correct, len(part.labels)), sample=sample)]
+    return [*found, *span_scores(labels, guesses)] if spans else found
+
+
+def num_equal(labels: Sequence[str], guesses: Sequence[str]) -> int:
+    """Returns the number of words with the right label."""
+    return sum(label == guess for label, guess in zip(labels, guesses, strict=True))
 
 
 def score(config: TaggingConfig, corpus: Corpus, tagger: Tagger, split: str, say: Say) -> Iterator[CorpusScores]:
