@@ -3,7 +3,8 @@
     python -m tests.planted_bugs
     python -m tests.planted_bugs --only gradient_of_the_sum mean_over_padding --jobs 1
 
-Run it before and after tests are cut. The checkout is not changed. The bugs are in `tests/planted.py`.
+Run it before and after tests are cut. The checkout is not changed. The bugs are in `tests/planted.py` and
+`tests/planted_commands.py`.
 """
 
 import argparse
@@ -16,7 +17,8 @@ import sys
 import tempfile
 import time
 
-from tests.planted import BUGS, Bug
+from tests.planted import Bug
+from tests.planted_commands import BUGS
 
 ROOT = pathlib.Path(__file__).parents[1]
 PASSED, FAILED = 0, 1

@@ -19,18 +19,19 @@ class Trim(Options):
       jaxformer trim runs/gpt2 --corpus my.txt --out runs/gpt2-small
       jaxformer train runs/gpt2-small/config.json --init-from runs/gpt2-small --data.text my.txt --out mine
 
-    The run is a translator or a language model, trained here or converted. Give a translator the text of both
+    The run is of any task with a vocabulary of texts, trained here or converted. Give a translator the text of both
     languages. Special tokens, languages, bytes and, without bytes, single characters stay, so that other text can
-    still be spelled. Before the run is complete, the kept rows of its tables are compared bit for bit, the logits of
-    kept tokens, and greedy translations or continuations of the corpus. The run has one set of parameters, like a
-    converted model.
+    still be spelled. Before the run is complete, all parameters are compared bit for bit, in the rows of the tokens
+    that stay; then, for some lines of the corpus, the logits of kept tokens or classes, and greedy translations,
+    continuations or captions of noise, guesses at masked tokens, classes or labels. The run has one set of parameters,
+    like a converted model.
     """
 
     run: Run = word("A run directory.")
     corpus: tuple[File, ...] = option("The text files whose tokens stay.", ())
     out: OutputFolder = option("The run directory to create.", REQUIRED)
     checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
-    sentences: int = option("The most lines to translate or continue in comparison.", 200)
+    sentences: int = option("The most lines of the corpus that are compared.", 200)
     to: str = option("The target language of the comparison, for a translator of several.", "")
     from_: str = option("The language of its sources, for a translator whose sources begin with its token.", "")
 
@@ -40,8 +41,6 @@ def trim(args: Trim) -> int:
     """Makes a run with a smaller vocabulary."""
     if not args.corpus:
         raise ConfigError("no corpus: give --corpus FILE ...")
-    if args.sentences < 1:
-        raise ConfigError(f"--sentences must be at least 1, got {args.sentences}")
     from jaxformer.cli import runtime
     from jaxformer.tasks import trim as trimming
 

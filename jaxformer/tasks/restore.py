@@ -82,6 +82,18 @@ def predictor(
             f"{run} was converted from an encoder without a head, which predicts nothing: train a classifier with "
             f"--init-from {run}"
         )
+    return any_predictor(run, config, checkpoint=checkpoint, mesh=mesh, attention=attention)
+
+
+def any_predictor(
+    run: pathlib.Path,
+    config: TaskConfig,
+    *,
+    checkpoint: str = "best",
+    mesh: str = "",
+    attention: AttentionFunction | str | None = None,
+) -> Any:
+    """Returns the predictor of a run, see `predictor`, or that of an encoder with a head that was never trained."""
     config, own = own_attention.settle(config, run, attention, saved=config)
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
@@ -263,7 +275,7 @@ def open_checkpoints(run: pathlib.Path) -> training.Checkpoints:
 
 
 def _converted(run: pathlib.Path) -> str:
-    return f"{run} is a converted model, which has one set of parameters and no checkpoints"
+    return f"{run} is {rundir.kind_of_pretrained(run)}, which has one set of parameters and no checkpoints"
 
 
 def _no_checkpoint(folder: pathlib.Path) -> training.CheckpointError:

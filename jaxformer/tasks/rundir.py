@@ -9,7 +9,7 @@
       classes.json       for a classifier: the names of the classes
       checkpoints/       parameters, optimizer, position in the data
       average/           after `jaxformer average`: the averaged parameters
-      pretrained/        after `jaxformer convert`, instead of checkpoints: the parameters
+      pretrained/        after `jaxformer convert` or `jaxformer trim`, instead of checkpoints: the parameters
       attention.json     with an attention of the user's own: a record of its file, which is never run
       init.json          with `init_from`: the parameters taken from the other run, and the reasons for the rest
       log.jsonl          every training step and validation, once
@@ -78,7 +78,9 @@ def holds_run(out: pathlib.Path) -> bool:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.stat(out / "config.json")  # since Python 3.14, `exists` is False where it raised an OSError
         if is_pretrained(out):
-            raise ConfigError(f"{out} holds a converted model; train in another directory, with --init-from {out}")
+            raise ConfigError(
+                f"{out} holds {kind_of_pretrained(out)}; train in another directory, with --init-from {out}"
+            )
         if (out / "config.json").exists():
             if any((out / "checkpoints").glob("[0-9]*")):
                 return True
@@ -99,8 +101,13 @@ def holds_run(out: pathlib.Path) -> bool:
 
 
 def is_pretrained(run: pathlib.Path) -> bool:
-    """Returns True if `jaxformer convert` made this run."""
+    """Returns True if `jaxformer convert` or `jaxformer trim` made this run."""
     return (run / PRETRAINED).is_dir()
+
+
+def kind_of_pretrained(run: pathlib.Path) -> str:
+    """Returns the kind of a run with one set of parameters, for messages: "a converted model" or "a trimmed run"."""
+    return "a trimmed run" if "trimmed" in read_optional_json(run / "provenance.json") else "a converted model"
 
 
 def encoder_family(run: pathlib.Path) -> str:
@@ -112,10 +119,11 @@ def check_trained(run: pathlib.Path) -> None:
     """Checks that a run was made by training, so that it has data.
 
     Raises:
-      ConfigError: `jaxformer convert` made it.
+      ConfigError: `jaxformer convert` or `jaxformer trim` made it.
     """
     if is_pretrained(run):
-        raise ConfigError(f"{run} is a converted model, which has no data of its own; `jaxformer score` scores a text")
+        what = kind_of_pretrained(run)
+        raise ConfigError(f"{run} is {what}, which has no data of its own; `jaxformer score` scores a text")
 
 
 def _is_leftover(path: pathlib.Path) -> bool:

@@ -74,7 +74,7 @@ def _read_run(path: pathlib.Path) -> Run:
     if log:
         ended = ENDS.get(reason, reason)
     elif is_pretrained(path):
-        ended = "converted"
+        ended = "trimmed" if "trimmed" in provenance else "converted"
     return Run(
         path,
         str(saved.get("task")),

@@ -94,6 +94,10 @@ class Tokenizer(abc.ABC):
         """The score of each piece of a text, of a model that has scores; empty by default."""
         return {}
 
+    def is_special(self, token: int) -> bool:
+        """Returns True for a special token, which is not a part of the text."""
+        return token in self.special.ids
+
     def with_tokens(self, tokens: Sequence[int]) -> Tokenizer:
         """Returns a tokenizer with some of the tokens, numbered 0, 1, ...; `trimming.trim` chooses them.
 

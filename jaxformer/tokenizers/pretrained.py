@@ -58,10 +58,6 @@ class PublishedTokenizer(Tokenizer):
         return without_spaces_before_marks(text) if self.clean_up else text
 
     @abc.abstractmethod
-    def is_special(self, token: int) -> bool:
-        """Returns True for a special token, which is not a part of the text."""
-
-    @abc.abstractmethod
     def _joined(self, ids: Iterable[int]) -> str: ...
 
     def _file(self) -> bytes:
@@ -277,9 +273,6 @@ class MarianTokenizer(PublishedTokenizer):
         (source, target), kept = self._cut(tokens)
         about = {"clean_up": self.clean_up, "settings": self.settings}
         return MarianTokenizer(source, target, kept, self.special.among(tokens), **about)
-
-    def is_special(self, token: int) -> bool:
-        return token in self.special.ids
 
     def id_of(self, piece: str) -> int | None:
         """Returns the id of a piece; None if there is no such piece."""

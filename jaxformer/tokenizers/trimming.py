@@ -11,7 +11,6 @@ import numpy as np
 from jaxformer.errors import DataError
 from jaxformer.reprs import brief
 from jaxformer.tokenizers.base import Tokenizer
-from jaxformer.tokenizers.pretrained import PublishedTokenizer
 from jaxformer.tokenizers.segmentation import SPACE
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -61,9 +60,8 @@ def trim(tokenizer: Tokenizer, texts: Sequence[str], *, multiple: int = 1) -> Tr
 
 def _needed(tokenizer: Tokenizer, texts: Iterable[np.ndarray]) -> set[int]:
     names, inside = tokenizer.names, tokenizer.inside
-    kept = {*tokenizer.special.ids, *tokenizer.start, *tokenizer.tags.values()}
-    if isinstance(tokenizer, PublishedTokenizer):
-        kept |= {token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token)}
+    kept = {token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token)}
+    kept |= {*tokenizer.special.ids, *tokenizer.start, *tokenizer.tags.values()}
     scores = tokenizer.scores
     if scores:
         kept |= {min(scores, key=lambda token: scores[token]), max(scores, key=lambda token: scores[token])}

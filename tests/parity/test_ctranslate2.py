@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers as tokenizers_package
 
 import jaxformer
 from jaxformer import demo, models, pure
+from jaxformer.config import changed
 from jaxformer.interop import ctranslate2 as written
 from jaxformer.models import choices, families
-from jaxformer.tasks import pretrained
+from jaxformer.tasks import pretrained, registry, rundir
 from tests.interop.small import drawn, folder
-from tests.tokenizers import marian
+from tests.tasks.pretrained import translators
+from tests.tokenizers import marian, multilingual
 from tests.tokenizers import pretrained as tokenizers
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed: pip install ctranslate2")
@@ -214,6 +217,35 @@ def test_a_converted_marian(tmp_path):
     found = ctranslate2.Translator(str(tmp_path / "out"), **OPTIONS).translate_batch(sources, **options)
     expected = [list(one.tokens) for (one,) in own.candidates(TEXTS[:20], n_best=1)]
     assert [[pieces.index(piece) for piece in one.hypotheses[0]] for one in found] == expected
+
+
+@pytest.mark.parametrize("kind", multilingual.CODES)
+def test_a_translator_of_many_languages(tmp_path, kind):
+    """Tokens of a beam of two into the run's own language and, by another prefix, into a third one."""
+    source, target, other = multilingual.CODES[kind]
+    translators.folder(tmp_path / "in", kind, forced_bos_token_id=None, early_stopping=True, length_penalty=1.0)
+    pretrained.convert(tmp_path / "in", tmp_path / "run")
+    config = registry.read_config(tmp_path / "run")
+    changes = {"source_language": source, "target_language": target}
+    rundir.write_config(tmp_path / "run", config.task, changed(config, {"data": changes}))
+    said = []
+    pretrained.export_ctranslate2(tmp_path / "run", tmp_path / "out", say=said.append)
+    assert float(re.search(r"by (\S+) at most", said[-1])[1]) < 1e-5
+    read = lambda name: json.loads((tmp_path / "out" / name).read_text())
+    search, pieces, own = read("search.json"), read("shared_vocabulary.json"), jaxformer.load(tmp_path / "run")
+    assert search["source_prefix"] == [search["languages"][source]]
+    texts = [text for text in TEXTS if len(own.tokenizer.encode([text])[0]) < 40][:20]  # of 48 positions
+    sources = [[*search["source_prefix"], *(pieces[i] for i in ids), "</s>"] for ids in own.tokenizer.encode(texts)]
+    if (tmp_path / "out" / "tokenizer.json").exists():
+        tokenizer = tokenizers_package.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+        assert [tokenizer.encode(text).tokens for text in texts] == sources
+    library = ctranslate2.Translator(str(tmp_path / "out"), **OPTIONS)
+    for prefix, language in ((search["target_prefix"], target), ([search["languages"][other]], other)):
+        found = library.translate_batch(sources, target_prefix=[prefix] * 20, **search["translate_batch"])
+        tokens = [[pieces.index(piece) for piece in one.hypotheses[0]] for one in found]
+        expected = [list(one.tokens) for (one,) in own.to(language).candidates(texts)]
+        assert {text[0] for text in tokens} == {own.tokenizer.tags[language]}
+        assert tokens == expected
 
 
 def test_a_converted_gpt2(tmp_path):

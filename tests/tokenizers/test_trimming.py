@@ -35,13 +35,13 @@ def test_characters():
     assert small.special.eos == 4
 
 
-def published(model, **rules):
-    special = ["<pad>", "<s>", "</s>", "<unk>"]
+def published(model, more=(), **rules):
+    special = ["<pad>", "<s>", "</s>", "<unk>", *more]
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
     names = [*model["vocab"]] if isinstance(model["vocab"], dict) else [name for name, _ in model["vocab"]]
     added = [{"id": names.index(name), "content": name, **flags} for name in special]
     content = {"version": "1.0", "added_tokens": added, "model": model, **rules}
-    return PretrainedTokenizer(json.dumps(content), SpecialTokens(*map(names.index, special)))
+    return PretrainedTokenizer(json.dumps(content), SpecialTokens(*map(names.index, special[:4])))
 
 
 def ids(*names):
@@ -62,6 +62,16 @@ def test_merges_of_kept_tokens_stay():
     assert small.names == [*SPECIAL, *"abcdxy\u2581", "ab", "abc", "\u2581abc"]
     assert json.loads(small.content)["model"]["merges"] == [merges[0], merges[2], merges[3]]
     assert tokens[small.encode(["abc xyd"])[0]].tolist() == [14, 10, 8, 9, 7]
+
+
+def test_special_tokens_stay():
+    """Those that no text and no search needs, such as a mask, and those for languages."""
+    model = {"type": "WordLevel", "vocab": ids(*SPECIAL, "a", "b", "<mask>"), "unk_token": "<unk>"}
+    whole = published(model, ["<mask>"], pre_tokenizer={"type": "WhitespaceSplit"})
+    assert trimming.trim(whole, ["a"]).tokenizer.names == [*SPECIAL, "a", "b", "<mask>"]
+    assert whole.with_tokens([0, 1, 2, 3, 4, 6]).names == [*SPECIAL, "a", "<mask>"]
+    whole = SubwordTokenizer.train(LINES, vocab_size=300, languages=["de", "fr"])
+    assert [*trimming.trim(whole, ["the"]).tokenizer.tags] == ["de", "fr"]
 
 
 def test_word_pieces_and_templates():

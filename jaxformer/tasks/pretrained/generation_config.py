@@ -83,6 +83,12 @@ _NAMES = (
 )
 """The settings of a search."""
 
+_WITH_IDS = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
+"""The settings that are lists of tokens, or of sequences of them, besides those whose names end with ``_token_id``."""
+
+_IDS_WITHIN = ("force_words_ids", "sequence_bias", "constraints", "forced_decoder_ids")
+"""The settings with tokens in other forms, which no search here has."""
+
 
 def of_model(settings: Settings) -> JsonObject:
     """Returns the settings of the search in a ``config.json``, for a folder without ``generation_config.json``."""
@@ -213,6 +219,31 @@ def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple
             f"no_repeat_ngram_size 1 would forbid the end of a text, {special.eos}, which also begins each text; "
             "convert a copy of the folder with another size"
         )
+
+
+def with_tokens(settings: Settings, numbers: Mapping[int, int]) -> JsonObject:
+    """Returns settings with the new ids of tokens in `numbers`.
+
+    Removed tokens are left out, and so are sequences with one of them and the settings in `_IDS_WITHIN`.
+    """
+    result: JsonObject = {}
+    for name, value in settings.items():
+        if name in _WITH_IDS or name.endswith("_token_id"):
+            if isinstance(value, list):
+                value = [new for one in value if (new := _renumbered(one, numbers)) is not None]
+            elif value is not None and (value := _renumbered(value, numbers)) is None:
+                continue
+        if name not in _IDS_WITHIN:
+            result[name] = value
+    return result
+
+
+def _renumbered(token: object, numbers: Mapping[int, int]) -> int | list[int] | None:
+    """Returns the new id of a token, or those of a sequence; None if one is removed."""
+    if isinstance(token, list):
+        found = [numbers[each] for each in token if each in numbers]
+        return found if len(found) == len(token) else None
+    return numbers.get(token) if isinstance(token, int) else None
 
 
 def without_special_words(settings: Settings, tokenizer: Tokenizer) -> tuple[Settings, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -18,6 +18,7 @@ from jaxformer.tasks.config import Beam
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import exporting, generation_config
 from jaxformer.tasks.pretrained.exporting import Loaded
+from jaxformer.tasks.pretrained.languages import languages_of
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.pretrained import PublishedTokenizer
 from jaxformer.tokenizers.tokenizer_json import TOKENIZER
@@ -64,14 +65,14 @@ def export_ctranslate2(
     net, params, config = loaded.net, loaded.params, loaded.config
     if isinstance(config, MaskedLanguageModelingConfig):
         raise ConfigError(f"{run} is a masked language model, whose masks CTranslate2 cannot fill in")
-    pieces, special = _pieces(loaded.files, loaded.tokenizer.vocab_size), loaded.tokenizer.special
+    pieces, special = _pieces(loaded), loaded.tokenizer.special
     vocabulary = Vocabulary(pieces, *(pieces[token] for token in (special.bos, special.eos, special.unk)))
     found = ctranslate2.variables(net, params, vocabulary, quantization)
     search, lost = _search(loaded, pieces)
     with creating_folder(out, mode=0o777) as temporary:
         ctranslate2.write(temporary, net, found, vocabulary)
         for name, content in loaded.files.items():
-            (temporary / name).write_bytes(_whole(content) if name == TOKENIZER else content)
+            (temporary / name).write_bytes(_whole(content, loaded, pieces) if name == TOKENIZER else content)
         (temporary / SEARCH).write_text(json.dumps(search, indent=1) + "\n", encoding="utf-8")
         line = "CTranslate2 is not installed, so its scores were not compared with those of the run"
         if ctranslate2.is_installed():
@@ -85,23 +86,41 @@ def export_ctranslate2(
     say(line)
 
 
-def _pieces(files: Mapping[str, bytes], size: int) -> list[str]:
-    """Returns the name of each token in the files of a tokenizer."""
-    ids: dict[str, int]
-    if TOKENIZER in files:
-        rules = json.loads(files[TOKENIZER])
+def _pieces(loaded: Loaded) -> list[str]:
+    """Returns the name of each token in the files of the tokenizer, and of those that a file of pieces lacks."""
+    names, size = dict(enumerate(loaded.tokenizer.names)), loaded.tokenizer.vocab_size
+    if TOKENIZER in loaded.files:
+        rules = json.loads(loaded.files[TOKENIZER])
         known = rules["model"]["vocab"]
         ids = known if isinstance(known, dict) else {piece: token for token, (piece, _) in enumerate(known)}
         ids = ids | {token["content"]: token["id"] for token in rules.get("added_tokens") or ()}
-    else:
-        ids = json.loads(files["vocab.json"])  # of a Marian
-    names = {token: piece for piece, token in ids.items()}
-    return [names.get(token, f"<unused {token}>") for token in range(size)]
+        names = {token: piece for piece, token in ids.items()}
+    return [names.get(token) or f"<unused {token}>" for token in range(size)]
 
 
-def _whole(content: bytes) -> bytes:
-    """Returns a ``tokenizer.json`` that neither cuts nor pads a text."""
-    return json.dumps({**json.loads(content), "truncation": None, "padding": None}, ensure_ascii=False).encode()
+def _whole(content: bytes, loaded: Loaded, pieces: Sequence[str]) -> bytes:
+    """Returns a ``tokenizer.json`` that neither cuts nor pads a text, and begins it with the run's source language."""
+    rules: JsonObject = {**json.loads(content), "truncation": None, "padding": None}
+    if any(languages_of(loaded.config, loaded.tokenizer)):
+        first, end = _languages(loaded)[0], loaded.tokenizer.special.eos
+        tokens = {pieces[token]: token for token in (*first, end)}
+        named = [{"SpecialToken": {"id": name, "type_id": 0}} for name in tokens]
+        single = [*named[:-1], {"Sequence": {"id": "A", "type_id": 0}}, named[-1]]
+        about = {name: {"id": name, "ids": [token], "tokens": [name]} for name, token in tokens.items()}
+        rules["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}, named[-1]],
+            "special_tokens": about,
+        }
+    return json.dumps(rules, ensure_ascii=False).encode()
+
+
+def _languages(loaded: Loaded) -> tuple[list[int], list[int]]:
+    """Returns the tokens with which sources and translations begin, of a run from an M2M100, NLLB or mBART-50."""
+    tags = loaded.tokenizer.tags
+    source, target = ([tags[code]] if code in tags else [] for code in languages_of(loaded.config, loaded.tokenizer))
+    return source, target
 
 
 def _random_texts(loaded: Loaded, rows: int, length: int) -> np.ndarray:
@@ -137,7 +156,15 @@ def _search(loaded: Loaded, pieces: list[str]) -> tuple[JsonObject, dict[str, ob
         longest = min(loaded.net.config.length_limit or generation_config.MOST, generation_config.MOST)
         options |= {"min_decoding_length": config.decode.min_length}
         options |= {"max_decoding_length": config.decode.max_length or longest}
-        return {"target_prefix": start, "translate_batch": options}, lost
+        result: JsonObject = {"target_prefix": start, "translate_batch": options}
+        if tags := loaded.tokenizer.tags:
+            source, target = ([pieces[token] for token in side] for side in _languages(loaded))
+            result = {
+                "languages": {code: pieces[token] for code, token in tags.items()},
+                "source_prefix": source,
+            } | result
+            result["target_prefix"] = target or start
+        return result, lost
     ends = [pieces[token] for token in config.decode.end_tokens or (special.eos,)] if config.decode.stop_at_end else []
     options |= {"max_length": config.decode.max_tokens, "include_prompt_in_result": False, "end_token": ends}
     return {"start": start, "generate_batch": options}, lost

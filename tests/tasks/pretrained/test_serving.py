@@ -8,11 +8,16 @@ from tokenizers import Tokenizer
 import jaxformer
 from jaxformer import models
 from jaxformer.cli import main
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.interop import ctranslate2
 from jaxformer.models import families
 from jaxformer.tasks import pretrained, rundir
+from jaxformer.tasks.text import run_tokenizer
 from tests.interop.small import folder
+from tests.selection import first
+from tests.tasks.pretrained import translators
+from tests.tokenizers import multilingual
 from tests.tokenizers import pretrained as tokenizers
 
 SIZES = {"d_model": 12, "num_heads": 2, "d_ff": 12}
@@ -56,6 +61,26 @@ def test_a_folder_is_enough_for_a_translation(bart, tmp_path, monkeypatch):
         "target_prefix": ["<s>"],
         "translate_batch": rules | {"min_decoding_length": 2, "max_decoding_length": 19},
     }
+
+
+@pytest.mark.parametrize("kind", first([*multilingual.CODES], "m2m100"))
+def test_languages_have_their_tokens(kind, tmp_path, monkeypatch):
+    """Those of the run are prefixes, of the sources in ``tokenizer.json`` too; the other ones are listed."""
+    monkeypatch.setattr(ctranslate2, "is_installed", lambda: False)
+    codes = source, target, _ = multilingual.CODES[kind]
+    translators.folder(tmp_path / "in", kind)
+    config = pretrained.convert(tmp_path / "in", tmp_path / "run")
+    rundir.write_config(tmp_path / "run", config.task, changed(config, {"data": {"target_language": target}}))
+    pretrained.export_ctranslate2(tmp_path / "run", tmp_path / "out")
+    read = lambda name: json.loads((tmp_path / "out" / name).read_text())
+    search, pieces, tokenizer = read("search.json"), read("shared_vocabulary.json"), run_tokenizer(tmp_path / "run")
+    names = {code: f"__{code}__" if kind == "m2m100" else code for code in codes}
+    assert search["languages"].items() >= names.items()
+    assert (search["source_prefix"], search["target_prefix"]) == ([names[source]], [names[target]])
+    assert {code: pieces.index(name) for code, name in search["languages"].items()} == tokenizer.tags
+    if kind != "m2m100":
+        encoded = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json")).encode(translators.TEXT)
+        assert encoded.ids == [tokenizer.tags[source], *tokenizer.encode([translators.TEXT])[0], 2]
 
 
 def test_a_language_model_ends_as_its_run_does(tmp_path, monkeypatch):
