@@ -175,7 +175,9 @@ def test_positions_of_a_symbolic_batch(name):
     for size in (1, 3):
         got = np.broadcast_to(program.call(query[:size], positions[:size]), (size, 4, 1, 6))
         for i in range(size):
-            np.testing.assert_allclose(got[i : i + 1], place(query[i : i + 1], positions[i : i + 1]), rtol=1e-6, atol=1e-6)
+            np.testing.assert_allclose(
+                got[i : i + 1], place(query[i : i + 1], positions[i : i + 1]), rtol=1e-6, atol=1e-6
+            )
 
 
 def test_a_numpy_array_is_a_bias_in_a_traced_function():
