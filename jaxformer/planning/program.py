@@ -118,8 +118,8 @@ def forecast(program: Program, name: str) -> ProgramForecast:
     jitted = _jitted(program)
     try:
         with targets.compiling_for(mesh.devices.flatten().tolist()):
-            jaxpr = jax.make_jaxpr(jitted)(*arguments).jaxpr
-            lowered = jitted.lower(*arguments)
+            traced = jitted.trace(*arguments)
+            jaxpr, lowered = traced.jaxpr.jaxpr, traced.lower()
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the function cannot be traced: {(str(error).splitlines() or [''])[0]}") from error
     available = topology.parse(name).available
@@ -147,7 +147,7 @@ def forecast(program: Program, name: str) -> ProgramForecast:
 def _jitted(program: Program) -> Any:
     return (
         program.function
-        if hasattr(program.function, "lower")
+        if hasattr(program.function, "trace")
         else jax.jit(program.function, donate_argnums=program.donate)
     )
 

@@ -17,7 +17,7 @@ from jaxformer.evaluation import seeds
 from jaxformer.evaluation.seeds import Difference, Resampled, difference, half_width, interval
 from jaxformer.tasks import registry
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.runs import find_runs, how_compared, read_examples, read_run
+from jaxformer.tasks.runs import find_runs, how_compared, read_run, shared_translations
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import COMPLETE, ENDS
 
@@ -98,22 +98,12 @@ def resampled(first: Group, second: Group) -> dict[str, Resampled]:
     Raises:
       ConfigError: a file of examples is damaged.
     """
-    runs = [[read_run(path) for path in group.runs.values()] for group in (first, second)]
-    if len({repr(how_compared(run)) for each in runs for run in each}) > 1 or runs[0][0].task != "translation":
-        return {}
-    found = {}
-    for file in sorted(runs[0][0].path.glob("examples-*.jsonl")):
-        files = [[run.path / file.name for run in each] for each in runs]
-        if not all(path.exists() for each in files for path in each):
-            continue
-        tables = [[read_examples(path) for path in each] for each in files]
-        pairs = [x[:2] for x in tables[0][0]]
-        if pairs and all([x[:2] for x in table] == pairs for each in tables for table in each):
-            said = [[[x[2] for x in table] for table in each] for each in tables]
-            references = [reference for _, reference in pairs]
-            how = {"paired": first.runs.keys() == second.runs.keys(), **how_compared(runs[0][0])}
-            found[file.stem.removeprefix("examples-")] = seeds.resampled(said[0], said[1], references, **how)
-    return found
+    runs = [read_run(path) for group in (first, second) for path in group.runs.values()]
+    paired, number = first.runs.keys() == second.runs.keys(), len(first.runs)
+    return {
+        name: seeds.resampled(texts[:number], texts[number:], references, paired=paired, **how_compared(runs[0]))
+        for name, references, texts in shared_translations(runs)
+    }
 
 
 def described(values: Mapping[str, str]) -> str:

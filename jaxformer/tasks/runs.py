@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer import evaluation
@@ -196,22 +196,35 @@ def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
     Raises:
       ConfigError: a file of examples is damaged.
     """
-    if a.task != "translation" or b.task != "translation" or how_compared(a) != how_compared(b):
-        return {}
-    found = {}
-    for file in sorted(a.path.glob("examples-*.jsonl")):
-        if not (b.path / file.name).exists():
-            continue
-        ours, theirs = read_examples(file), read_examples(b.path / file.name)
-        if not ours or [x[:2] for x in ours] != [x[:2] for x in theirs]:
-            continue
-        (_, references, baseline), (_, _, system) = (list(zip(*x, strict=True)) for x in (ours, theirs))
-        name = file.stem.removeprefix("examples-")
-        found[name] = evaluation.scores.paired_bootstrap(baseline, system, references, **how_compared(a))
-    return found
+    return {
+        name: evaluation.scores.paired_bootstrap(baseline, system, references, **how_compared(a))
+        for name, references, (baseline, system) in shared_translations([a, b])
+    }
 
 
-def read_examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
+def shared_translations(runs: Sequence[Run]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yields each set of sentences that all runs translated: the name of its file, the references, each run's texts.
+
+    Nothing if a run is no translator, or their translations are compared in different ways.
+
+    Raises:
+      ConfigError: a file of examples is damaged.
+    """
+    first = runs[0]
+    if any(run.task != "translation" for run in runs) or any(how_compared(run) != how_compared(first) for run in runs):
+        return
+    for file in sorted(first.path.glob("examples-*.jsonl")):
+        files = [run.path / file.name for run in runs]
+        if not all(path.exists() for path in files):
+            continue
+        tables = [_read_examples(path) for path in files]
+        pairs = [row[:2] for row in tables[0]]
+        if pairs and all([row[:2] for row in table] == pairs for table in tables):
+            texts = [[hypothesis for _, _, hypothesis in table] for table in tables]
+            yield file.stem.removeprefix("examples-"), [reference for _, reference in pairs], texts
+
+
+def _read_examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
     """Returns the source, the reference and the translation of each example."""
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
