@@ -4,11 +4,8 @@ import functools
 import io
 import json
 import math
-import os
 import pathlib
-import stat
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -195,24 +192,6 @@ def test_standard_input_goes_to_a_file_and_errors_name_its_lines(capsys, monkeyp
     give(monkeypatch, b"short\ntoo long\n")
     with pytest.raises(DataError, match="sentence 2 is too long"):
         translate(["run"])
-
-
-def test_output_to_links_pipes_and_devices(tmp_path, capfd):
-    """A link stays a link, a pipe passes the lines to its reader, and a device stays a device."""
-    (tmp_path / "link").symlink_to("real")
-    os.mkfifo(tmp_path / "pipe")
-    received = []
-    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_text()))
-    reader.start()
-    for place in (tmp_path / "link", tmp_path / "pipe", "/dev/null", "/dev/stdout"):
-        assert translate(["run", "a dog", "--out", str(place)]) == 0
-    reader.join(timeout=10)
-    assert received == ["A DOG\n"]
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text() == "A DOG\n"
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    assert capfd.readouterr().out == "A DOG\n"
 
 
 def test_files_of_sentences_and_of_images(capsys, tmp_path):

@@ -125,13 +125,6 @@ def test_a_grid_of_a_read_only_run_is_refused_before_any_work(run, monkeypatch, 
     assert expected in capsys.readouterr().err
 
 
-def test_a_grid_is_not_written_through_a_link(tmp_path, capsys):
-    """A link in another user's run may point anywhere."""
-    (tmp_path / "attention.png").symlink_to(tmp_path / "outside")
-    assert main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"]) == 2
-    assert "attention.png is a link; name another picture with --out" in capsys.readouterr().err
-
-
 def test_a_page_has_every_attention_of_every_input(run, capsys):
     page = run / "page.html"
     assert inspect.inspect([str(run), "A dog runs", "A dog runs", "--html", str(page)]) == 0

@@ -134,14 +134,6 @@ def test_tabs_and_line_breaks_are_escaped(capsys, monkeypatch):
     assert capsys.readouterr().out == "\\n 50.0%, \\t 25.0%\n"
 
 
-def test_available_lines_are_classified_together(capsys, monkeypatch):
-    """One at a time, 300 lines took 7.2 s instead of 2.6 s."""
-    give(monkeypatch, "a\n" * 69 + "été\n")
-    assert classify(["run"]) == 0
-    assert capsys.readouterr().out == LINE.format("a") * 69 + LINE.format("été")
-    assert sizes == [32, 32, 6]
-
-
 def test_truncated_texts_are_reported_with_their_line_numbers(capsys, monkeypatch, tmp_path):
     """On standard error, so that the output has one line for each text."""
     (tmp_path / "texts").write_text("fine\nlong\n")

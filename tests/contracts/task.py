@@ -54,6 +54,14 @@ def prepared(config, run, text="data=1"):
     return data, setup_on(task, config, data.vocabulary.vocab_size, text)
 
 
+def evaluated(run):
+    """The scores of the validation data of a run, and the rows of its examples."""
+    kept = {}
+    keep = lambda name, rows: kept.update({name: rows})
+    scores = jaxformer.evaluate(run, split="validation", say=str, on_examples=keep)
+    return scores["validation"], kept["validation"]
+
+
 def trained(data, setup, number=3):
     """The losses of the first steps, and the state after them."""
     state, step, losses = setup.new_state(), setup.step(), []

@@ -1,7 +1,5 @@
 """Models small enough to enumerate, and the numpy references of their searches."""
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,17 +49,6 @@ def total_log_prob(table, sentence, tokens, before=BEGIN):
     log_probs = log_softmax(table)
     pairs = enumerate(zip((before, *tokens), tokens, strict=False))
     return sum(log_probs[sentence, min(i, table.shape[1] - 1), b, t] for i, (b, t) in pairs)
-
-
-def enumerate_all(table, sentence, *, length_penalty, limit=LENGTH, count_eos=True):
-    """Every sequence that ends, with its score, best first; the last place must be END."""
-    sequences = []
-    for length in range(1, limit + 1):
-        for body in itertools.product([t for t in range(VOCAB) if t not in (PAD, BEGIN, END)], repeat=length - 1):
-            tokens = (*body, END)
-            counted = length if count_eos else max(1, length - 1)
-            sequences.append((total_log_prob(table, sentence, tokens) / counted**length_penalty, tokens))
-    return sorted(sequences, reverse=True)
 
 
 def as_tuples(hypotheses, sentence):

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 
-import pytest
-
 from experiments.beams import __main__ as beams
 from tests.experiments.pages import published
 
@@ -23,12 +21,3 @@ def test_d7_the_page_has_the_results():
         lengths = [rows[0.0, beam]["length"] for beam in beams.FULL.beams]
         assert lengths == sorted(lengths, reverse=True)
         assert rows[0.0, 1]["bleu"] == rows[1.0, 1]["bleu"]
-
-
-@pytest.mark.full
-def test_a_smoke_run_resumes(tmp_path, capsys):
-    words = ["--smoke", "--out", str(tmp_path)]
-    assert beams.main(words) == 0
-    first = capsys.readouterr().out
-    assert beams.main(words) == 0
-    assert first.endswith(capsys.readouterr().out.rpartition("complete\n")[2])

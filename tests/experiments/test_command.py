@@ -12,6 +12,7 @@ import sys
 import time
 import types
 
+import jax
 import pytest
 
 from experiments import command, program
@@ -21,6 +22,20 @@ from jaxformer.files import replacing
 from jaxformer.tasks.config import TaskConfig
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["activations", "beams", "cues", "extrapolation", "pronouns"])
+def test_a_smoke_run_resumes(name, tmp_path, capsys):
+    """The second call makes no record again, and prints the same table."""
+    main, words = importlib.import_module(f"experiments.{name}.__main__").main, ["--smoke", "--out", str(tmp_path)]
+    records = lambda: {path: path.stat().st_mtime_ns for path in (tmp_path / "records").iterdir()}
+    with jax.numpy_dtype_promotion("standard"):  # a schedule of optax multiplies an integer
+        assert main(words) == 0
+    first, made = capsys.readouterr().out, records()
+    assert main(words) == 0
+    assert first.endswith(capsys.readouterr().out.rpartition("complete\n")[2])
+    assert made == records()
 
 
 def test_a_record_is_made_once_and_belongs_to_its_settings(tmp_path):

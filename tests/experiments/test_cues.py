@@ -4,9 +4,7 @@ import dataclasses
 import json
 import pathlib
 
-import jax
 import numpy as np
-import pytest
 
 from experiments.cues import __main__ as cues
 
@@ -47,17 +45,3 @@ def test_the_page_has_the_results():
     )
     assert min(right[both, "average"]) == 100
     assert max(right[pair, "average"]) < 60
-
-
-@pytest.mark.full
-def test_a_smoke_run_resumes(tmp_path, capsys):
-    words = ["--smoke", "--out", str(tmp_path)]
-    with jax.numpy_dtype_promotion("standard"):  # a schedule of optax multiplies an integer
-        assert cues.main(words) == 0
-    first, records = capsys.readouterr().out, {x: x.read_text() for x in (tmp_path / "records").iterdir()}
-    assert len(records) == len(cues.TASKS) * len(cues.MODELS)
-    assert cues.main(words) == 0
-    assert capsys.readouterr().out == first
-    assert {x: x.read_text() for x in (tmp_path / "records").iterdir()} == records
-    assert cues.main(["--out", str(tmp_path)]) == 2
-    assert "choose another --out" in capsys.readouterr().err

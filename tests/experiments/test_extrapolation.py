@@ -45,13 +45,3 @@ def test_losses_by_position():
             for start in (0, 32)
         ]
         assert np.asarray(found[seed]) == pytest.approx(np.mean(each, 0), abs=1e-5)
-
-
-@pytest.mark.full
-def test_a_smoke_run_resumes(tmp_path, capsys):
-    words = ["--smoke", "--out", str(tmp_path)]
-    with jax.numpy_dtype_promotion("standard"):  # a schedule of optax multiplies an integer
-        assert extrapolation.main(words) == 0
-    first = capsys.readouterr().out
-    assert extrapolation.main(words) == 0
-    assert capsys.readouterr().out == first

@@ -1,6 +1,5 @@
 """One block class with three masks: its parameters, its visible words, its measures, and the smoke version."""
 
-import dataclasses
 import json
 import pathlib
 import subprocess
@@ -136,26 +135,6 @@ def test_the_page_has_the_results():
     assert pair["bleu"] > 20 + max(unmasked["bleu"], sourceless["bleu"])
     assert unmasked["loss"] < pair["loss"]
     assert found["decoder"]["sees"] == np.tri(6, dtype=int).tolist()
-
-
-@pytest.mark.full
-def test_records_of_another_amount_of_work_are_refused(tmp_path, monkeypatch, capsys):
-    """A trial with --smoke replaced those of the whole experiment."""
-    measured = []
-
-    def measure(family, data, scale, *, say):
-        measured.append(family.name)
-        return dataclasses.asdict(family) | {"parameters": 1, "loss": 1.0, "examples": []}
-
-    monkeypatch.setattr(command, "measure", measure)
-    monkeypatch.setattr(command, "FULL", dataclasses.replace(command.SMOKE, steps=20))
-    for _ in range(2):  # the second time, nothing is trained
-        assert command.main(["--out", str(tmp_path)]) == 0
-    assert measured == list(BY_NAME)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    assert command.main(["--smoke", "--out", str(tmp_path)]) == 2
-    assert "encoder.json must be a result of these settings, got others" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
 
 
 @pytest.mark.full

@@ -5,7 +5,6 @@ import dataclasses
 import chex
 import jax
 import numpy as np
-import pytest
 
 from experiments.exposure.probes import NOUN_FORMS
 from experiments.pronouns import __main__ as pronouns
@@ -57,12 +56,3 @@ def test_a_masked_head_has_no_output():
             params[side]["stack"]["layers"][name]["output"]["kernel"][layer, 1]
         )
         chex.assert_trees_all_equal(other, params)
-
-
-@pytest.mark.full
-def test_a_smoke_run_resumes(tmp_path, capsys):
-    words = ["--smoke", "--out", str(tmp_path)]
-    assert pronouns.main(words) == 0
-    first = capsys.readouterr().out
-    assert pronouns.main(words) == 0
-    assert first.endswith(capsys.readouterr().out.rpartition("complete\n")[2])

@@ -1,7 +1,6 @@
 """Properties of the encoder-decoder, each for several arrangements, ties and position schemes."""
 
 import dataclasses
-import functools
 
 import chex
 import jax
@@ -73,22 +72,6 @@ def test_the_contents_of_padding_do_not_matter(name):
     assert different(plain, small.logits(other_source.ids, TARGETS)).any()
     alone = small.logits(np.asarray(SOURCE)[1:, :4], np.asarray(TARGET)[1:, :4])
     np.testing.assert_allclose(np.asarray(alone)[0], np.asarray(plain)[1, :4], atol=2e-5)
-
-
-@pytest.mark.parametrize("name", ["pre", "biased"])
-@pytest.mark.full
-def test_permutation_equivariance_without_positions(name):
-    """With an empty position table the encoder cannot tell order, and neither can the decoder the source's."""
-    small = model(name)
-    positions = "encoder.embeddings.positions"
-    blind = replaced(small.params, {positions: jax.tree.map(jnp.zeros_like, entry(small.params, positions))})
-    order = np.array([3, 0, 5, 1, 4, 2])
-    encode = functools.partial(small.call, models.EncoderDecoder.encode)
-    plain, moved = encode(blind, SOURCE).states, encode(blind, SOURCE[:, order]).states
-    np.testing.assert_allclose(moved, plain[:, order], atol=1e-5)
-    np.testing.assert_allclose(small.logits(SOURCE[:, order], params=blind), small.logits(params=blind), atol=2e-5)
-    seeing = [encode(small.params, x).states for x in (SOURCE, SOURCE[:, order])]
-    assert not np.allclose(seeing[1], seeing[0][:, order], atol=1e-2)
 
 
 @MOST

@@ -16,9 +16,11 @@ def exchanges(monkeypatch):
     return found, texts
 
 
-def test_one_process_shares_with_itself(tmp_path):
+def test_one_process_shares_with_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits for itself"))
     storage.wait_for_file(tmp_path / "none")
     storage.wait_for_run(tmp_path / "none", ["config.json"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_late_files_are_awaited(exchanges, tmp_path):

@@ -40,14 +40,19 @@ def test_costs_are_those_of_the_largest_batch(config):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "counted"), [("vision", (16, 1), (16, "images")), ("classification", (16, 9), (16, "texts"))]
+    ("name", "model", "length", "counted", "described"),
+    [
+        ("vision:tiny", {"num_classes": 2}, 1, (16, "images"), "16 images of 32 x 32 pixels"),
+        ("classification:tiny", {"num_classes": 2}, 9, (16, "texts"), "16 x 9 tokens"),
+        ("captioning:tiny", {}, 9, (144, "tokens"), "16 images of 32 x 32 pixels and 16 x 9 tokens"),
+    ],
 )
-def test_costs_count_the_terms_of_the_loss(name, shape, counted):
+def test_costs_count_the_terms_of_the_loss(name, model, length, counted, described):
     """A classifier has one term for each text or image of any length."""
-    config = registry.configure(name, model={"num_classes": 2})
-    setup = planned_setup(config, mesh("data=1", jax.devices()[:1]))
-    costs = setup.costs(setup.abstract_batch(*shape))
-    assert (costs.tokens, costs.unit) == counted
+    setup = planned_setup(registry.configure(name, model=model), mesh("data=1", jax.devices()[:1]))
+    one, many = (setup.costs(setup.abstract_batch(rows, length)) for rows in (1, 16))
+    assert (many.tokens, many.unit, many.description) == (*counted, described)
+    assert many.flops == 16 * one.flops > 0
 
 
 @pytest.mark.parametrize("config", CONFIGS)

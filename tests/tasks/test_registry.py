@@ -24,6 +24,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "experiments" / "translation").mkdir(parents=True)
     (tmp_path / "experiments" / "translation" / "mine.py").write_text(text)
     (tmp_path / "one.py").write_text(text.split("def large")[0])
+    (tmp_path / "other.py").write_text("def number():\n    return 3\ndef scaled(factor, *rest, bias=1, **more): ...\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -75,14 +76,6 @@ def test_only_the_named_file_is_run(folder):
         registry.resolve("trap:one")
 
 
-def test_a_function_that_needs_arguments_is_refused(folder):
-    with (folder / "one.py").open("a") as file:
-        file.write("def scaled(factor, *rest, bias=1, **more):\n    return None\n")
-    assert registry.resolve("one.py").name == "small"
-    with pytest.raises(ConfigError, match="scaled needs factor; a configuration takes no arguments"):
-        registry.resolve("one.py:scaled")
-
-
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
@@ -96,6 +89,8 @@ def test_a_function_that_needs_arguments_is_refused(folder):
         ("a\0b", "no configuration .*: it holds a NUL"),
         ("no.such.module:f", "No module named 'no'"),
         ("nowhere.json", "cannot read nowhere.json"),
+        ("other.py", "returned int, which is not the configuration of a task"),
+        ("other.py:scaled", "scaled needs factor; a configuration takes no arguments"),
     ],
 )
 def test_unknown_names_are_refused(folder, reference, message):
@@ -134,14 +129,6 @@ def test_a_program_named_by_mistake_is_refused(folder, source, message):
 def test_configure_changes_settings(folder):
     config = registry.configure("one.py", seed=4, train={"steps": 7})
     assert (config.name, config.seed, config.train.steps) == ("small", 4, 7)
-
-
-def test_a_function_that_returns_no_configuration_is_refused(folder):
-    (folder / "other.py").write_text("def f():\n    return 3\n")
-    with pytest.raises(ConfigError, match="returned int, which is not the configuration of a task"):
-        registry.resolve("other.py")
-    with pytest.raises(ConfigError, match="unknown task 'translatoin'; did you mean 'translation'"):
-        registry.get("translatoin")
 
 
 @pytest.mark.parametrize("name", registry.TASKS)
@@ -202,14 +189,6 @@ def test_a_path_names_a_configuration(folder):
     assert registry.configure(folder / "run" / "config.json", seed=3).seed == 3
 
 
-def test_a_wrong_setting_in_a_file_names_the_file(tmp_path):
-    rundir.claim(tmp_path, "translation", registry.resolve("demo"), ())
-    path = tmp_path / "config.json"
-    path.write_text(path.read_text().replace('"seed"', '"sede"'))
-    with pytest.raises(ConfigError, match=r"config\.json: unknown setting 'sede'; did you mean 'seed'"):
-        registry.read_config(tmp_path)
-
-
 def test_a_run_that_has_begun_does_not_need_the_other(tmp_path):
     """The settings that it took are in its own file; other tasks take none."""
     config = registry.configure("classification")
@@ -239,9 +218,22 @@ def test_a_run_is_named_by_its_file(tmp_path):
     assert registry.resolve(str(caught.value).rpartition(" ")[2]).seed == 5
 
 
-def test_a_hugging_face_folder_is_not_a_run(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ConfigError, match="holds a model of Hugging Face: jaxformer convert makes a run of it"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"task": "translatoin", "config": {}}', "unknown task 'translatoin'; did you mean 'translation'"),
+        ('{"task": [], "config": {}}', r"task \[\]"),
+        ('{"task": "vision", "config": {"sede": 1}}', r"config\.json: unknown setting 'sede'; did you mean 'seed'"),
+        ('{"model_type": "gpt2"}', "holds a model of Hugging Face: jaxformer convert makes a run of it"),
+        ("[1]", "not hold a JSON object"),
+        ("{", "cannot read"),
+        ("[" * 100_000, "cannot read"),
+    ],
+    ids="misspelled kind setting theirs list cut deep".split(),
+)
+def test_a_config_that_cannot_be_used_is_refused(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
         registry.read_config(tmp_path)
 
 

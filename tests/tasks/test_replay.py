@@ -20,23 +20,19 @@ def test_a_loss_that_is_not_finite_is_null_in_the_log():
     assert not Replayed(3, 0.5, math.nan).same
 
 
-def test_a_run_without_a_log_has_no_steps(tmp_path):
-    """Such as one that was copied for its parameters only."""
+@pytest.mark.parametrize(
+    ("logged", "step", "message"),
+    [
+        ([], 1, r"has no steps in log\.jsonl to replay"),  # such as one that was copied for its parameters only
+        ([7], 1, r"has no steps in log\.jsonl to replay, only later ones"),
+        ([1, 2, 4], 3, r"in \[1, 2\], the steps that are logged from the first on, got 3"),
+    ],
+)
+def test_steps_that_are_not_in_the_log(tmp_path, logged, step, message):
     rundir.claim(tmp_path, "language_model", LanguageModelingConfig(), ())
-    with pytest.raises(ConfigError, match=r"has no steps in log\.jsonl to replay"):
-        next(replay(tmp_path, steps=1))
-
-
-def test_a_run_that_lost_the_beginning_of_its_log_has_no_first_steps(tmp_path):
-    """Each loss was "NOT None"."""
-    rundir.claim(tmp_path, "language_model", LanguageModelingConfig(), ())
-    log = tmp_path / "log.jsonl"
-    log.write_text('{"step": 7, "loss": 2.0}\n')
-    with pytest.raises(ConfigError, match=r"has no steps in log\.jsonl to replay, only later ones"):
-        next(replay(tmp_path, steps=1))
-    log.write_text("".join(f'{{"step": {step}, "loss": 2.0}}\n' for step in (1, 2, 4)))
-    with pytest.raises(ConfigError, match=r"in \[1, 2\], the steps that are logged from the first on, got 3"):
-        next(replay(tmp_path, steps=3))
+    (tmp_path / "log.jsonl").write_text("".join(f'{{"step": {number}, "loss": 2.0}}\n' for number in logged))
+    with pytest.raises(ConfigError, match=message):
+        next(replay(tmp_path, steps=step))
 
 
 def test_a_damaged_last_checkpoint_does_not_stop_a_replay(tmp_path):

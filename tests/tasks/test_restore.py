@@ -1,12 +1,10 @@
 """Parameters of a run: which checkpoints are read, and the errors of a run that has no checkpoint."""
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
 import types
-from types import SimpleNamespace
 
 import chex
 import jax
@@ -16,7 +14,7 @@ import jaxformer
 from jaxformer import training
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import restore
-from tests.training.small import abstract, new_state
+from tests.training.small import abstract, metadata, new_state
 
 
 def test_the_command_that_makes_an_average_can_be_pasted():
@@ -29,12 +27,9 @@ def test_an_average_reads_neither_moments_nor_moving_averages(tmp_path):
     state = dataclasses.replace(state, ema_params=jax.tree.map(lambda x: x + 1, state.params))
     with training.Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state, {})
-    about = tmp_path / "1" / "about" / "metadata"
-    text = json.loads(about.read_text())
-    del text["digest"]
-    for path in text["checksums"]:
-        text["checksums"][path][0] ^= path.startswith((".optimizer", ".ema_params"))
-    about.write_text(json.dumps(text))
+    with metadata(tmp_path, 1) as about:
+        for path in about["checksums"]:
+            about["checksums"][path][0] ^= path.startswith((".optimizer", ".ema_params"))
     with training.Checkpoints(tmp_path) as checkpoints:
         chex.assert_trees_all_equal(checkpoints.average(restore.parameters_alone(abstract(state)), [1]), state.params)
 
@@ -105,16 +100,17 @@ def test_an_average_of_no_checkpoints_is_refused(tmp_path):
         jaxformer.average(tmp_path, last=0)
 
 
-def test_reading_a_missing_average_creates_no_folder(tmp_path):
-    with pytest.raises(ConfigError, match="has no averaged parameters; run `jaxformer average"):
-        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "average")
-    assert not list(tmp_path.iterdir())
-
-
-def test_reading_checkpoints_creates_no_folder(tmp_path):
+@pytest.mark.parametrize(
+    ("checkpoint", "error", "message"),
+    [
+        ("average", ConfigError, "has no averaged parameters; run `jaxformer average"),
+        ("last", training.CheckpointError, r"no checkpoint in .*checkpoints yet"),
+    ],
+)
+def test_reading_creates_no_folder(tmp_path, checkpoint, error, message):
     """In a read-only run it would be an error about writing."""
-    with pytest.raises(training.CheckpointError, match=r"no checkpoint in .*checkpoints yet"):
-        restore.restore_params(tmp_path, SimpleNamespace(abstract_state=lambda: None), "last")
+    with pytest.raises(error, match=message):
+        restore.restore_params(tmp_path, types.SimpleNamespace(abstract_state=lambda: None), checkpoint)
     assert not list(tmp_path.iterdir())
 
 

@@ -164,22 +164,6 @@ def test_other_files_are_not_changed(tmp_path):
     assert (tmp_path / "other" / "thesis.tex").read_text() == "years of work"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"task": "cooking", "config": {}}', "unknown task 'cooking'"),
-        ('{"task": [], "config": {}}', r"task \[\]"),
-        ("[1]", "not hold a JSON object"),
-        ("{", "cannot read"),
-        ("[" * 100_000, "cannot read"),
-    ],
-)
-def test_a_config_that_cannot_be_read_is_refused(tmp_path, text, message):
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        registry.read_config(tmp_path)
-
-
 def test_a_vocabulary_of_an_earlier_attempt_is_removed(tmp_path):
     (tmp_path / "tokenizer.model").write_text("old")
     rundir.claim(tmp_path, "translation", small(), ("tokenizer.model", "tokenizer.json"))

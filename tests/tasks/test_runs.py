@@ -176,15 +176,3 @@ def test_a_damaged_file_is_named(tmp_path, text, message):
     (b / "examples-test-best.jsonl").write_text(f"{text}\n")
     with pytest.raises(ConfigError, match=rf"examples-test-best\.jsonl cannot be read: {message}"):
         comparisons(read_run(a), read_run(b))
-
-
-def test_runs_with_an_unknown_language_are_not_compared(tmp_path, capsys):
-    """Runs from before codes were checked; BLEU of zh-CN by 13a would count a sentence as one word."""
-    a, b = made(tmp_path / "a", WORSE), made(tmp_path / "b", REFERENCES)
-    for run in (a, b):
-        config = run / "config.json"
-        config.write_text(config.read_text().replace('"target_language": "fr"', '"target_language": "zh-CN"'))
-    assert main(["diff", str(a), str(b)]) == 2
-    shown = capsys.readouterr()
-    assert "language must be a two-letter code of ISO 639-1, such as en or zh, got 'zh-CN'" in shown.err
-    assert shown.out == ""

@@ -37,13 +37,6 @@ def test_checksums_notice_every_flipped_bit():
         assert (after["['b']"] == before["['b']"]).all()
 
 
-def test_checksums_do_not_depend_on_the_mesh():
-    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
-    tree = {"a": jax.random.normal(jax.random.key(0), (8, 16))}
-    split = jax.device_put(tree, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x", "y")))
-    assert (jax.device_get(checksums(tree))["['a']"] == jax.device_get(checksums(split))["['a']"]).all()
-
-
 def test_every_width_and_scalars():
     """One flipped bit shows in leaves of one, two, four and eight bytes, and in a leaf without dimensions."""
     for dtype in (jnp.uint8, jnp.float16, jnp.int32, jnp.complex64):

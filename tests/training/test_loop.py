@@ -24,7 +24,6 @@ from jaxformer.training import phase_timer
 from jaxformer.training.logging import JsonLog, read_log
 from jaxformer.training.loop import _Clock
 from jaxformer.training.recorder import MEASURED
-from tests.training import copying
 from tests.training.small import OPTIMIZER, STEP, abstract, batch, fit, loss, new_state, settings, stream, with_bad
 
 
@@ -95,11 +94,6 @@ def test_metrics_may_be_arrays(tmp_path):
     assert read_log(tmp_path / "log.jsonl")[-1] == {"step": 2, "validation_loss": 0.5}
 
 
-def test_nonfinite_names_the_step():
-    with pytest.raises(training.NonFiniteError, match="step 4"):
-        fit(new_state(), 10, batches=with_bad(3))
-
-
 def test_a_resumed_run_compiles_once(tmp_path):
     with training.Checkpoints(tmp_path) as checkpoints:
         fit(new_state(), 3, checkpoints=checkpoints)
@@ -146,12 +140,6 @@ def test_the_best_step_is_saved_even_between_checkpoints(tmp_path):
         )
         assert checkpoints.best_step() == 6
         assert checkpoints.restore(6, abstract(new_state()))[1]["progress"]["best_score"] == 1.0
-
-
-def test_the_end_is_saved_without_an_interval(tmp_path):
-    with training.Checkpoints(tmp_path) as checkpoints:
-        fit(new_state(), 4, checkpoints=checkpoints)
-        assert checkpoints.steps() == [4]
 
 
 def test_minutes(tmp_path, monkeypatch):
@@ -263,30 +251,6 @@ def test_too_many_nonfinite_steps_are_an_error(tmp_path):
         fit_in(tmp_path / "b", with_bad(2))
     with pytest.raises(training.NonFiniteError, match="step 6, batch 5: "):
         fit_in(tmp_path / "c", with_bad(5), nonfinite="abort")
-
-
-@pytest.mark.full
-def test_the_copy_task():
-    """A rule is learned from examples: fresh sentences, never trained on, are copied word by word by a free search."""
-    seen = lambda start: (copying.batch(words, words) for words in map(copying.sentences, itertools.count(start)))
-    params = copying.train(seen, 300)
-    trained = {tuple(words) for number in range(300) for words in copying.sentences(number)}
-    fresh = [words for words in copying.sentences(10**6, rows=40) if tuple(words) not in trained][: copying.ROWS]
-    assert len(fresh) == copying.ROWS
-    test = copying.batch(fresh, fresh)
-    right = np.asarray(copying.translate(params, test)) == test.labels
-    assert right.mean() > 0.95
-    assert right.all(1).mean() > 0.8
-
-
-@pytest.mark.full
-def test_one_batch_is_overfitted():
-    """Pairs without a rule are memorized, and sources of another batch do not give their own targets."""
-    pairs, others = (copying.batch(copying.sentences(seed), copying.sentences(seed + 1)) for seed in (1, 3))
-    params = copying.train(lambda start: itertools.repeat(pairs), 200)
-    assert float(copying.mean_loss(params, pairs)) < 0.02
-    np.testing.assert_array_equal(copying.translate(params, pairs), pairs.labels)
-    assert float(copying.mean_loss(params, others)) > 2
 
 
 PROGRAM = """

@@ -216,8 +216,5 @@ def test_muon_needs_the_axes_of_each_parameter():
     optimizer = training.make_optimizer(MUON, steps=10, axes={"kernel": ("model", "hidden")})
     with pytest.raises(ValueError, match="axes do not have the parameter up/kernel; they have kernel"):
         optimizer.init({"up": {"kernel": jnp.ones((2, 2))}})
-
-
-def test_muon_needs_axes():
     with pytest.raises(ValueError, match=r"give axes=net\.axes"):
         training.make_optimizer(MUON, steps=10)

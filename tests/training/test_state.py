@@ -12,20 +12,6 @@ from jaxformer import models, pure, sharding, training
 from tests.training.small import OPTIMIZER, STEP, batch, init, new_state
 
 
-def test_a_state_is_created_sharded():
-    """Parameters and optimizer moments alike."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
-    spec = lambda x: jax.sharding.PartitionSpec(*["data"] if x.ndim == 2 and x.shape[0] % 8 == 0 else [])
-    wide = lambda key: {"kernel": jax.random.normal(key, (16, 3)), "bias": jnp.zeros(3)}
-    shapes = jax.eval_shape(lambda: training.create(wide, OPTIMIZER, jax.random.key(0)))
-    shardings = jax.tree.map(lambda x: jax.sharding.NamedSharding(mesh, spec(x)), shapes)
-    state = training.create(wide, OPTIMIZER, jax.random.key(0), shardings=shardings)
-    assert jax.tree.all(jax.tree.map(lambda x, where: x.sharding.is_equivalent_to(where, x.ndim), state, shardings))
-    assert (
-        sum(len(leaf.sharding.device_set) == 8 and not leaf.is_fully_replicated for leaf in jax.tree.leaves(state)) == 3
-    )
-
-
 def test_a_state_is_created_on_a_mesh_in_one_call():
     """It equals that of one device, every leaf lies as its sharding says, and no device held a whole parameter."""
     config = models.LanguageModelConfig(64, num_layers=2, d_model=16, num_heads=4, d_ff=32)

@@ -15,17 +15,13 @@ from jaxformer.cli.main import main
 from jaxformer.config import changed
 from jaxformer.data.captions import CaptionBatch, captions_of
 from jaxformer.data.images import LabeledImages
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import bleu
 from jaxformer.models import choices
-from jaxformer.sharding import Placement, mesh
 from jaxformer.tasks import language_model, vision
-from jaxformer.tasks.base import describe_batch
 from jaxformer.tasks.captioning import TASK, DecodeConfig, LossConfig
 from jaxformer.tasks.search import Candidate
-from jaxformer.tasks.training_setup import make_training_setup
-from tests.contracts.task import TaskContract, prepared, quiet, trained
-from tests.data.pictures import encoded, write_zip
+from tests.contracts.task import TaskContract, evaluated, prepared, quiet, trained
 from tests.modules.small import drawn
 from tests.tasks.captioning.small import GRID, RECURRENT, TRANSFORMER, WORDS, tiny
 from tests.tasks.vision.small import picture
@@ -66,16 +62,9 @@ class TestContract(TaskContract):
         patch.setattr(LabeledImages, "split", lambda images, held_out: (images, images))
 
     def test_captions_are_kept(self, config, run):
-        kept = {}
-        scores = jaxformer.evaluate(
-            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
-        )
-        rows = kept["validation"]
-        own = bleu([row["hypothesis"] for row in rows], [row["references"] for row in rows])
-        assert scores["validation"] == [own]
+        scores, rows = evaluated(run)
+        assert scores == [bleu([row["hypothesis"] for row in rows], [row["references"] for row in rows])]
         assert {len(row["references"]) for row in rows} == {1, 2}
-        with pytest.raises(DataError, match=r"no test data: train with --data\.test FILE"):
-            jaxformer.evaluate(run, say=str)
 
     def test_commands(self, config, run, tmp_path, capsys):
         """Of a picture in another mode and size."""
@@ -223,13 +212,6 @@ def test_validation_captions_the_first_images(tmp_path):
     assert found == {"bleu": pytest.approx(100)}
 
 
-def test_columns_of_a_table(tmp_path):
-    config = tiny(tmp_path)
-    (tmp_path / "my.tsv").write_text("".join(f"{WORDS[i % 2][0]}\tx\t{i}.png\n" for i in range(60)))
-    corpus = TASK.read(changed(config, {"data": {"columns": [2, 0]}}))
-    assert set(corpus.train.labels) == {"a dark picture", "a light picture"}
-
-
 def test_data(tmp_path):
     """Images are held out with all their captions; a batch has an image for each caption."""
     config = tiny(tmp_path, seed=7)
@@ -259,34 +241,7 @@ def test_data(tmp_path):
     assert [len(part) for part in (corpus.train, corpus.validation, corpus.test)] == [60, 60, 60]
 
 
-@pytest.mark.parametrize(
-    ("captions", "add", "message"),
-    [
-        ("0.png\tdark\n\ngone.png\tdark\n", {}, "my.tsv, line 3: {folder}/my.zip has no image 'gone.png'"),
-        ("0.png\tdark\n1.png\t \n", {}, "my.tsv, line 2: the caption of 1.png must be a text, got ' '"),
-        ("0.png dark\n", {}, "my.tsv, line 1: 1 column(s), but the image is in column 0 and the caption in column 1"),
-        ("", {}, "my.tsv holds no caption"),
-        ("0.png\tdark\n1.png\tlight\n2.png\tdark\n", {"1.png": b"text"}, "1.png is not an image that can be read"),
-    ],
-)
-def test_mistakes_give_one_line_and_leave_no_files(tmp_path, capsys, captions, add, message):
-    """With exit code 2, naming the file and the line."""
-    write_zip(tmp_path / "my.zip", {f"{i}.png": encoded(picture(i)) for i in range(4)} | add)
-    (tmp_path / "my.tsv").write_text(captions)
-    settings = ["--data.train", str(tmp_path / "my.tsv"), "--data.images", str(tmp_path / "my.zip")]
-    settings += ["--model.image.image_size", "8", "8", "--data.cache", str(tmp_path / "cache")]
-    settings += ["--data.held_out", "0.4", "--data.tokenizer", "characters"]
-    assert main(["train", "captioning:tiny", *settings, "--out", str(tmp_path / "run")]) == 2
-    assert message.format(folder=tmp_path) in capsys.readouterr().err.splitlines()[-1]
-    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"my.zip", "my.tsv"}
-
-
 def test_contradicting_settings_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"data\.shift must be below 8, the shorter side of the images, got 8"):
-        changed(tiny(tmp_path), {"data": {"shift": 8}}).check()
-    for name in ("entropy", "soft_attention_rate", "baseline_decay"):  # settings of hard attention only
-        with pytest.raises(ConfigError, match=rf"unknown setting 'model\.attention\.{name}'"):
-            changed(tiny(tmp_path), {"model": {"attention": {name: 0.5}}})
     config = changed(tiny(tmp_path, model=TRANSFORMER), {"model": {"positions": choices.Learned()}})
     with pytest.raises(ConfigError, match=r"data\.max_length is 30, but model\.max_positions is 24"):
         changed(config, {"data": {"max_length": 30}}).check()
@@ -316,12 +271,3 @@ def test_contradicting_settings_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="the number of characters is not known without the captions"):
         TASK.vocab_size(config)
     assert TASK.vocab_size(changed(config, {"data": {"tokenizer": "bpe", "vocab_size": 500}})) == 500
-
-
-def test_words_and_costs_of_a_batch(tmp_path):
-    placement = Placement(mesh("data=1", jax.devices()[:1]))
-    for model in (RECURRENT, HARD, TRANSFORMER):
-        setup = make_training_setup(TASK, tiny(tmp_path, model=model), 30, placement)
-        one, many = (setup.abstract_batch(rows, 9) for rows in (1, 16))
-        assert describe_batch(many) == "16 images of 8 x 8 pixels and 16 x 9 tokens"
-        assert setup.training_flops(many) == 16 * setup.training_flops(one) > 0

@@ -14,9 +14,7 @@ from jaxformer import demo, models, sharding
 from jaxformer import functional as F
 from jaxformer.cli.main import main
 from jaxformer.config import changed
-from jaxformer.data.examples import LabeledBatch
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.functional import Tokens
+from jaxformer.errors import ConfigError
 from jaxformer.models import choices
 from jaxformer.sharding import Placement
 from jaxformer.tasks import language_model, masked_language_model, registry, runner, vision
@@ -25,8 +23,7 @@ from jaxformer.tasks.classification import task as classification
 from jaxformer.tasks.classification.config import SHAPE
 from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.training.config import AdamConfig, TrainConfig
-from tests.contracts.task import TaskContract, prepared, trained
-from tests.modules.small import drawn, quick
+from tests.contracts.task import TaskContract, evaluated, prepared, trained
 from tests.selection import first
 
 TEXTS = [pair.english for pair in demo.generate(160)]
@@ -111,32 +108,8 @@ class TestContract(TaskContract):
             classifier.classify("She sings.")
 
     def test_examples_are_kept(self, config, run):
-        kept = {}
-        scores = jaxformer.evaluate(
-            run, split="validation", say=str, on_examples=lambda name, rows: kept.update({name: rows})
-        )
-        rows = kept["validation"]
-        right = np.mean([row["label"] == row["guess"] for row in rows])
-        assert scores["validation"][0].value == pytest.approx(100 * right)
-        with pytest.raises(DataError, match=r"no test data: train with --data\.test FILE"):
-            jaxformer.evaluate(run, say=str)
-
-    def test_unknown_labels_of_validation_data(self, config, tmp_path):
-        path = write(tmp_path / "validation.tsv", ["statement", "query"], TEXTS[:2])
-        with pytest.raises(DataError, match=r"validation\.tsv, line 2: the label 'query' is not one of the classes"):
-            TASK.read(changed(config, {"data": {"validation": path}}))
-        path = write(tmp_path / "one.tsv", ["statement"] * 4, TEXTS[:4])
-        with pytest.raises(DataError, match=r"one\.tsv has one class, 'statement'"):
-            TASK.read(changed(config, {"data": {"train": path}}))
-
-    def test_long_texts_are_cut_and_counted(self, config, run):
-        short = changed(config, {"data": {"max_length": 20}})
-        data = TASK.prepare(short, TASK.read(short), run)
-        long = sum(len(text) > 18 for text in TEXTS)
-        assert f"{long} texts are cut to their first 18 tokens" in data.report[0]
-        assert max(data.lengths) == 20
-        batch = next(iter(data.batches(0, np.arange)))
-        assert (batch.tokens.ids[batch.tokens.valid.all(1)][:, -1] == data.vocabulary.tokenizer.special.eos).all()
+        (accuracy, *_), rows = evaluated(run)
+        assert accuracy.value == pytest.approx(100 * np.mean([row["label"] == row["guess"] for row in rows]))
 
 
 def test_truncated_texts_are_counted(tmp_path, monkeypatch):
@@ -265,29 +238,6 @@ def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, m
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("1\ta\n0 b\n", [], "line 2: 1 column(s), but the label is in column 0"),
-        ("1\ta\n2\tb\n", ["--data.classes", "0,1"], "line 2: the label '2' is not one of the classes 0, 1"),
-        ("1\ta\n0\tb\n", ["--data.classes", "0,1,2"], "has no example of the class '2'"),
-        ("1\ta\n\tb\n", [], "line 2: the label is empty"),
-        ("1\ta\n0\tb\n", ["--init-from", "{run}", "--model.d_model", "24"], "d_model is 12 in that run and 24 in"),
-    ],
-)
-def test_mistakes_give_one_line_and_leave_no_files(pretrained, tmp_path, capsys, text, options, message):
-    """With exit code 2, naming the file and the line, or the options that would fit."""
-    (tmp_path / "my.tsv").write_text(text)
-    options = [option.format(run=pretrained) for option in options]
-    train = ["train", "classification:tiny", "--data.train", str(tmp_path / "my.tsv"), "--out", str(tmp_path / "run")]
-    assert main([*train, *options]) == 2
-    devices, error = capsys.readouterr().err.splitlines()
-    assert "devices" in devices
-    assert message in error
-    assert ("my.tsv" in error) == ("--init-from" not in options)
-    assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
-
-
 def test_another_task_is_refused(tmp_path):
     """An image classifier has an encoder, too, but no tokenizer."""
     config = tiny(tmp_path, init_from="run")
@@ -304,40 +254,6 @@ def test_frozen_adapters_are_refused(tmp_path):
         make_training_setup(TASK, config, (60, 2), placement)
     half = changed(config, {"tune": {"frozen": "encoder/*, lora/*/a", "adapters": {"alpha": 3.0}}})
     assert make_training_setup(TASK, half, (60, 2), placement).network.net.alpha == 3.0
-
-
-@pytest.mark.full
-def test_padding_changes_no_loss(tmp_path):
-    """For any tokens in it; rows that pad a batch count neither as examples nor as correct."""
-    network = TASK.network(tiny(tmp_path), (60, 2))
-    params = network.net.init(jax.random.key(0))
-    loss = jax.jit(lambda batch: jax.tree.leaves(network.sums(params, batch, None)))
-    ids = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
-    valid, labels = np.arange(8) < np.array([[8], [5], [0]]), np.array([1, 0, 0], np.int32)
-    expected = loss(LabeledBatch(Tokens(ids, valid), labels))
-    assert expected[1] == 2
-    other = LabeledBatch(Tokens(np.where(valid, ids, 7), valid), np.array([1, 0, 1], np.int32))
-    wider = LabeledBatch(Tokens(*(np.pad(x[:2], ((0, 0), (0, 4))) for x in (ids, valid))), labels[:2])
-    for batch in (other, wider):
-        np.testing.assert_allclose(loss(batch), expected, rtol=1e-5)
-
-
-@pytest.mark.full
-def test_experts_are_balanced_in_training_alone(tmp_path):
-    """The loss has their weighted imbalance, which is at least 1, once for each text."""
-    ids = np.random.default_rng(0).integers(4, 60, (3, 8)).astype(np.int32)
-    batch = LabeledBatch(Tokens(ids, np.ones((3, 8), bool)), np.array([1, 0, 0], np.int32))
-
-    def losses(weight):
-        experts = {"feed_forward": {"kind": "experts", "load_balancing_weight": weight}}
-        network = TASK.network(changed(tiny(tmp_path), {"model": {**experts, "dropout": 0.0}}), (60, 2))
-        params = drawn(network.net.shapes)
-        loss = quick(lambda batch, key: network.sums(params, batch, key)[0])
-        return loss(batch, jax.random.key(1)), loss(batch, None)
-
-    (plain, without_key), (balanced, same) = losses(0.0), losses(2.0)
-    assert balanced > plain + 3 * 2.0 * 0.99
-    np.testing.assert_allclose([without_key, same], plain, rtol=1e-6)
 
 
 def steps_of(config, run, number=3):

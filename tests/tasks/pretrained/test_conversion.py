@@ -202,13 +202,6 @@ def test_a_bart_begins_each_text_with_its_first_token(tmp_path, rows):
     assert begun.tokens[:2] == (start, translator.tokenizer.encode(["A"])[0][0])
 
 
-def test_a_bart_with_a_larger_vocabulary_is_refused(tmp_path):
-    pair_of(tmp_path / "bart", "bart", families.bart(320, **SIDES, max_positions=64), decoder_start_token_id=0)
-    tokenizers.write(tmp_path / "bart", tokenizers.byte_level(), GPT2)
-    with pytest.raises(DataError, match="has 325 tokens, but the model has vectors for 320"):
-        pretrained.convert(tmp_path / "bart", tmp_path / "run")
-
-
 @pytest.mark.parametrize("tied", ["all", pytest.param("none", marks=pytest.mark.full)])
 def test_a_marian_translates(tmp_path, tied):
     """Padding begins its decoder, and the settings of its search are those of the folder."""

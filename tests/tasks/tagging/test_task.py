@@ -4,10 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-import jaxformer
 from jaxformer import demo, models
 from jaxformer.cli.main import main
-from jaxformer.config import changed
 from jaxformer.data.tagged import IGNORED
 from jaxformer.errors import ConfigError
 from jaxformer.models import choices
@@ -18,7 +16,7 @@ from jaxformer.tasks.tagging import TASK, DataConfig, Tagger, TaggingConfig
 from jaxformer.tasks.tagging import task as tagging
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.training.config import AdamConfig, TrainConfig
-from tests.contracts.task import TaskContract
+from tests.contracts.task import TaskContract, evaluated
 
 PAIRS = demo.generate(60)
 SIZES = {
@@ -64,11 +62,9 @@ class TestContract(TaskContract):
         patch.setattr(tagging.TaggedSentences, "split", lambda sentences, held_out: (sentences, sentences))
 
     def test_scores_are_those_of_the_labels(self, config, run):
-        kept = {}
-        keep = lambda name, rows: kept.update({name: rows})
-        scores = jaxformer.evaluate(run, split="validation", say=str, on_examples=keep)
-        pairs = [pair for row in kept["validation"] for pair in zip(row["labels"], row["guesses"], strict=True)]
-        assert scores["validation"][0].value == pytest.approx(100 * np.mean([a == b for a, b in pairs]))
+        (accuracy, *_), rows = evaluated(run)
+        pairs = [pair for row in rows for pair in zip(row["labels"], row["guesses"], strict=True)]
+        assert accuracy.value == pytest.approx(100 * np.mean([a == b for a, b in pairs]))
 
 
 def test_the_label_is_at_the_first_token_of_each_word(tmp_path):
@@ -149,9 +145,3 @@ def test_mistakes_give_one_line_and_leave_no_files(tmp_path, capsys, table, opti
     assert main([*train, *options]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
-
-
-def test_fewer_sentences_do_not_change_validation(tmp_path):
-    corpus, few = (TASK.read(changed(tiny(tmp_path), {"data": {"max_examples": n}})) for n in (0, 10))
-    assert (len(corpus.train) > 40, len(few.train)) == (True, 10)
-    assert few.validation == corpus.validation

@@ -157,6 +157,7 @@ def test_the_same_pairs_in_other_files_are_refused(config, corpora):
         TASK.read(dataclasses.replace(config, data=data))
 
 
+@pytest.mark.full
 def test_a_run_continues_with_other_weights_from_the_next_step(run, config, tmp_path):
     """As one that was never stopped, bit for bit; but not with weights that its completed steps did not have."""
     more = {"train": {"steps": 8}}

@@ -2,14 +2,12 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import re
 
 import jax
 import numpy as np
 import pytest
-import sacrebleu
 import scipy.special
 
 from jaxformer import demo, models, pure, sharding
@@ -18,7 +16,7 @@ from jaxformer.functional import Tokens
 from jaxformer.models import choices
 from jaxformer.modules import head
 from jaxformer.sharding import Placement
-from jaxformer.tasks.translation import Beam, MinimumRisk, Sample, Translator
+from jaxformer.tasks.translation import Beam, Sample, Translator
 from jaxformer.tasks.translation import translator as implementation
 from jaxformer.tokenizers.normalization import TextNormalizer, with_normalizer
 from jaxformer.tokenizers.subwords import SubwordTokenizer
@@ -98,21 +96,6 @@ def test_a_prefix_that_leaves_no_room_is_refused():
     one, prefixes = with_settings(translator(), max_length=12), ["The old man sees " * 9]
     with pytest.raises(ConfigError, match=r"sentence 2: the prefix has \d+ tokens, but a translation may have 12 with"):
         one.candidates(SENTENCES[:1], first=2, prefixes=prefixes)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("utility", ["chrf", "bleu"])
-def test_minimum_bayes_risk_equals_sacrebleu(utility):
-    """Scores are the mean utility with every candidate as reference, of draws and of a beam."""
-    metric = sacrebleu.CHRF() if utility == "chrf" else sacrebleu.BLEU(effective_order=True)
-    for number, candidates in ((5, Sample()), (3, Beam(beam_size=3))):
-        risk = MinimumRisk(num_candidates=number, utility=utility, candidates=candidates)
-        one = with_settings(translator(), search=risk)
-        for best in (x for x in one.candidates(SENTENCES, n_best=number) if x[0].text):
-            texts = [c.text for c in best]
-            expected = [np.mean([metric.sentence_score(text, [r]).score for r in texts]) for text in texts]
-            np.testing.assert_allclose([c.score for c in best], expected, rtol=1e-3, atol=1e-2)
-            assert expected == sorted(expected, reverse=True) or np.allclose(expected, sorted(expected, reverse=True))
 
 
 @pytest.mark.full
@@ -277,20 +260,6 @@ def test_unusual_sentences_give_one_line_each():
 
 
 @pytest.mark.full
-def test_a_beam_of_one_is_greedy_for_every_stopping_rule():
-    """Another rule would continue with the best token that is not the end, which is probable here."""
-    one = with_settings(translator(output_bias=True), search=Beam(beam_size=1, length_penalty=3.0))
-    decoder = one.params["decoder"]
-    likely = decoder["output_bias"].at[one.tokenizer.special.eos].add(4.0)
-    one = dataclasses.replace(one, params=one.params | {"decoder": decoder | {"output_bias": likely}})
-    plain = one.candidates(SENTENCES)
-    assert (
-        with_settings(one, search=Beam(beam_size=1, length_penalty=3.0, stopping="limit")).candidates(SENTENCES)
-        == plain
-    )
-
-
-@pytest.mark.full
 def test_programs_are_few_and_counted(monkeypatch):
     """Numbers of sentences are quarters of the batch, and lengths are steps of the ladder."""
     nothing = lambda program: lambda *_: jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.out_info)
@@ -324,13 +293,6 @@ def test_alignments_link_words():
         one.score(SENTENCES, targets)
 
 
-def test_attention_rows_sum_to_one():
-    found = translator().attention(SENTENCES[0], "Le vieil homme.")
-    assert found.weights.shape == (1, 2, len(found.target), len(found.source))
-    np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
-    assert found.source[-1] == found.target[-1] == "</s>"
-
-
 @pytest.mark.full
 def test_attention_of_a_pair_is_the_same_in_a_batch():
     one, targets = translator(), ["Le vieil homme.", "Elle chante.", "Pourquoi ?"]
@@ -340,36 +302,6 @@ def test_attention_of_a_pair_is_the_same_in_a_batch():
         assert (found.source, found.target) == (alone.source, alone.target)
         np.testing.assert_allclose(found.weights, alone.weights, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
-
-
-@pytest.mark.full
-def test_forbidden_words_and_shortlists(tmp_path):
-    one = with_settings(translator(), search=Sample(temperature=2.0), max_ratio=4.0)
-    draws = lambda own: [c.tokens for best in own.candidates(SENTENCES, n_best=8) for c in best]
-    has = lambda tokens, part: any(tokens[i : i + len(part)] == part for i in range(len(tokens)))
-    special = one.tokenizer.special.ids
-    pairs = [pair for tokens in draws(one) for pair in itertools.pairwise(tokens) if not special & {*pair}]
-    phrase = next(text for text in map(one.tokenizer.decode, pairs) if text.strip() and "\ufffd" not in text)
-    ways = one.tokenizer.segmentations(phrase)
-    assert any(has(tokens, way) for tokens in draws(one) for way in ways)
-    kept = draws(with_settings(one, forbid=phrase.strip()))
-    assert not any(has(tokens, way) for tokens in kept for way in ways)
-    (tmp_path / "words").write_text("the house\n")
-    words = one.tokenizer.encode(["the", " the", "house", " house"])
-    kept = draws(with_settings(one, shortlist=str(tmp_path / "words")))
-    assert {token for tokens in kept for token in tokens} <= {int(token) for ids in words for token in ids}
-
-
-@pytest.mark.full
-def test_a_cache_of_half_the_size():
-    """Nearly the same log-probabilities, but not exactly; also with one hypothesis."""
-    for beam_size in (1, 3):
-        whole, half = (
-            with_settings(translator(beam_size), cache_dtype=kind).candidates(SENTENCES, n_best=beam_size)
-            for kind in ("model", "bfloat16")
-        )
-        difference = [abs(a[0].log_prob - b[0].log_prob) for a, b in zip(whole, half, strict=True)]
-        assert 0 < max(difference) < 0.05
 
 
 def test_refusals():
