@@ -246,6 +246,7 @@ def test_capacities_are_checked(capacities, message):
         jax.eval_shape(run)
 
 
+@pytest.mark.full
 def test_a_traced_beam_has_all_its_room_at_once():
     """The state around the cache may hold arrays of numpy, whose own `resize` is another one."""
     small = model("post")

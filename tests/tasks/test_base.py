@@ -44,7 +44,7 @@ def test_costs_are_those_of_the_largest_batch(config):
     [
         ("vision:tiny", {"num_classes": 2}, 1, (16, "images"), "16 images of 32 x 32 pixels"),
         ("classification:tiny", {"num_classes": 2}, 9, (16, "texts"), "16 x 9 tokens"),
-        ("captioning:tiny", {}, 9, (144, "tokens"), "16 images of 32 x 32 pixels and 16 x 9 tokens"),
+        ("captioning:tiny", {}, 9, (144, "tokens"), "16 images of 64 x 64 pixels and 16 x 9 tokens"),
     ],
 )
 def test_costs_count_the_terms_of_the_loss(name, model, length, counted, described):

@@ -167,6 +167,7 @@ def test_a_caption(model, tmp_path):
     cross = view.attentions["decoder.cross"]
     assert (cross.source, cross.target) == (expected.source, expected.target)
     np.testing.assert_allclose(cross.weights, expected.weights, atol=1e-6)
-    own, (best, *_) = one.view(tmp_path / "a.png"), one.candidates(one.read_all([tmp_path / "a.png"]))[0]
-    scores = [node.score for step in own.search for node in step if node.fate == "finished"]
-    assert max(scores) == pytest.approx(best.score, abs=1e-4)
+    if model is RECURRENT:  # the search of both is that of `test_a_translator`
+        own, (best, *_) = one.view(tmp_path / "a.png"), one.candidates(one.read_all([tmp_path / "a.png"]))[0]
+        scores = [node.score for step in own.search for node in step if node.fate == "finished"]
+        assert max(scores) == pytest.approx(best.score, abs=1e-4)

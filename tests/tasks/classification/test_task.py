@@ -17,7 +17,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.models import choices
 from jaxformer.sharding import Placement
-from jaxformer.tasks import language_model, masked_language_model, registry, runner, vision
+from jaxformer.tasks import language_model, masked_language_model, registry, rundir, runner, vision
 from jaxformer.tasks.classification import TASK, ClassificationConfig, DataConfig, TextClassifier, predictor
 from jaxformer.tasks.classification import task as classification
 from jaxformer.tasks.classification.config import SHAPE
@@ -160,8 +160,8 @@ def test_the_longest_validation_texts_are_not_truncated(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def pretrained(tmp_path_factory):
-    """A run of masked language modeling of two steps."""
+def begun(tmp_path_factory):
+    """The settings of a run of masked language modeling, before its first step."""
     folder = tmp_path_factory.mktemp("pretrained")
     (folder / "text.txt").write_text("\n".join(TEXTS))
     config = masked_language_model.MaskedLanguageModelingConfig(
@@ -172,8 +172,15 @@ def pretrained(tmp_path_factory):
         ),
         train=TrainConfig(steps=2, validate_every=0, checkpoint_every=0, tensorboard=False),
     )
-    jaxformer.train(config, folder / "run", console=QUIET)
+    rundir.claim(folder / "run", config.task, config, ())
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def pretrained(begun):
+    """That run after its two steps."""
+    jaxformer.train(registry.read_config(begun), begun, console=QUIET)
+    return begun
 
 
 def test_fewer_examples_do_not_change_validation(tmp_path):
@@ -198,19 +205,19 @@ def test_a_classifier_starts_from_a_masked_language_model(pretrained, tmp_path, 
 
 
 @pytest.mark.parametrize("reference", first(["classification", "classification:tiny"]))
-def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsys, reference):
+def test_the_encoder_and_the_tokens_are_those_of_the_other_run(begun, capsys, reference):
     """Missing settings are taken from it; given ones stay, and are refused later if they differ."""
-    source = registry.read_config(pretrained)
-    config = jaxformer.configure(reference, init_from=f"{pretrained}:last")
+    source = registry.read_config(begun)
+    config = jaxformer.configure(reference, init_from=f"{begun}:last")
     assert all(getattr(config.model, name) == getattr(source.model, name) for name in SHAPE)
     assert (config.data.tokenizer, config.data.max_length) == ("characters", min(128, source.model.max_positions))
     config.check_init(source)
     changed(config, {"model": {"max_positions": 96}}).check_init(source)  # its table is extended
     assert config.model.dropout == jaxformer.configure(reference).model.dropout
-    given = jaxformer.configure(reference, init_from=str(pretrained), model={"d_model": 24})
+    given = jaxformer.configure(reference, init_from=str(begun), model={"d_model": 24})
     with pytest.raises(ConfigError, match="d_model is 12 in that run and 24 in"):
         given.check_init(source)
-    for option in (["--init-from", str(pretrained)], [f"--init_from={pretrained}"]):
+    for option in (["--init-from", str(begun)], [f"--init_from={begun}"]):
         assert main(["train", reference, *option, "--settings"]) == 0
         assert "--model.d_model 12" in capsys.readouterr().out
 
@@ -230,9 +237,9 @@ def test_the_encoder_and_the_tokens_are_those_of_the_other_run(pretrained, capsy
         ({"init_from": "nowhere"}, "nowhere is not a run"),
     ],
 )
-def test_another_shape_or_vocabulary_is_refused(pretrained, tmp_path, changes, message):
+def test_another_shape_or_vocabulary_is_refused(begun, tmp_path, changes, message):
     """Before anything is written."""
-    config = changed(tiny(tmp_path, init_from=str(pretrained)), changes)
+    config = changed(tiny(tmp_path, init_from=str(begun)), changes)
     with pytest.raises(ConfigError, match=message):
         jaxformer.train(config, tmp_path / "run", console=QUIET)
     assert not (tmp_path / "run" / "config.json").exists()
