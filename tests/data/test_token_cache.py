@@ -192,7 +192,7 @@ def test_killed_while_preparing(tokenizer, tmp_path):
         "from jaxformer import demo\n"
         "from jaxformer.data.pipeline import prepare\n"
         "from jaxformer.data.sources import Parallel\n"
-        "from jaxformer.tokenizers.base import load_tokenizer\n"
+        "from jaxformer.tokenizers.loading import load_tokenizer\n"
         "pairs = demo.generate(600)\n"
         "corpus = Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))\n"
         "root = pathlib.Path(sys.argv[1])\n"
@@ -203,7 +203,7 @@ def test_killed_while_preparing(tokenizer, tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
         )
-        process.stdout.readline()
+        assert process.stdout.readline() == b"go\n"
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
