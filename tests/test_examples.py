@@ -172,9 +172,8 @@ def test_differential_attention_is_its_formula():
         module(query[:, :, :3], key[:, :, :3], value[:, :, :3])
 
 
-@pytest.mark.parametrize(
-    ("example", "maps"), [(differential_attention, 2), pytest.param(sparsemax, 4, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("example", "maps"), [(differential_attention, 2), (sparsemax, 4)])
 def test_a_language_model_decodes_with_an_attention_of_the_examples(example, maps):
     net = pure(models.LanguageModel, own_attention.CONFIG, attention=example.attention)
     tokens = jnp.array([[3, 1, 2]])

@@ -165,6 +165,7 @@ def test_it_scores_translates_and_draws_the_head_that_aligns_best(tmp_path, monk
         registry.resolve("demo").model,
         **{"source_vocab_size": 350, "target_vocab_size": 350, "d_model": 8, "num_heads": 2, "d_ff": 8},
         num_encoder_layers=1,
+        num_decoder_layers=1,
     )
     translator = shows(pure(models.EncoderDecoder, config))
     drawn, draw = [], plots.attention_map

@@ -1,4 +1,4 @@
-"""The page on activations beside its record, and its smoke version."""
+"""The page on activations beside its record."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The page on beams beside its record, and the smoke version."""
+"""The page on beams beside its record."""
 
 import dataclasses
 import json

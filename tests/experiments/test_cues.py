@@ -1,4 +1,4 @@
-"""The texts of the two-word experiment, its page beside its record, and its smoke version."""
+"""The texts of the two-word experiment, and its page beside its record."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Losses by position against a model run alone, and the smoke version."""
+"""The page on positions beyond training beside its record, and losses by position against a model run alone."""
 
 import dataclasses
 import json
@@ -30,6 +30,7 @@ def test_l10_the_page_has_the_results():
         assert loss["raw"] == pytest.approx(loss["none"], abs=1e-5)
 
 
+@pytest.mark.full
 def test_losses_by_position():
     """Each window has no context before it; all windows together are the text."""
     net = extrapolation.network(None, 5)

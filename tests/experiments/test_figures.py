@@ -96,6 +96,7 @@ def test_layers_of_other_figures():
     assert not masked["weights"][np.triu_indices(3, 1)].any()
 
 
+@pytest.mark.full
 def test_heads_paths_and_pixels():
     maps, sizes, cells = attention.heads().weights[0], attention.paths(8), attention.pixels()
     assert [int(maps[i, row].argmax()) for i, row in enumerate((2, 2, 3, 1))] == [3, 0, 4, 2]

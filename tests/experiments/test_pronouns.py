@@ -1,4 +1,4 @@
-"""Pronouns and their nouns, heads that are masked, and the smoke version."""
+"""Pronouns and their nouns, and heads that are masked."""
 
 import dataclasses
 

@@ -60,15 +60,23 @@ def test_a_translator_of_many_languages(tmp_path, kind):
     assert same.candidates([TEXT]) == translator.to(german).candidates([TEXT])
 
 
-def test_a_language_that_a_folder_forces_is_the_target(tmp_path, capsys):
-    """As in mBART-50 for many languages into one; the command line chooses another one."""
-    tags = {code: 121 + i for i, code in enumerate("ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX".split())}
-    folder(tmp_path / "model", "mbart50", forced_bos_token_id=tags["fr_XX"])
-    config = pretrained.convert(tmp_path / "model", tmp_path / "run")
-    assert config.data.target_language == "fr_XX"
+TAGS = {code: 121 + i for i, code in enumerate("ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX".split())}
+
+
+@pytest.mark.full
+def test_the_command_line_chooses_the_languages(tmp_path, capsys):
+    folder(tmp_path / "model", "mbart50", forced_bos_token_id=TAGS["fr_XX"])
+    pretrained.convert(tmp_path / "model", tmp_path / "run")
     for words, token in (([], "fr_XX"), (["--to", "de_DE", "--from", "fr_XX"], "de_DE")):
         assert main(["translate", str(tmp_path / "run"), TEXT, "--json", *words]) == 0
         assert json.loads(capsys.readouterr().out)["translations"][0]["tokens"][0] == token
+
+
+def test_a_language_that_a_folder_forces_is_the_target(tmp_path, capsys):
+    """As in mBART-50 for many languages into one."""
+    folder(tmp_path / "model", "mbart50", forced_bos_token_id=TAGS["fr_XX"])
+    config = pretrained.convert(tmp_path / "model", tmp_path / "run")
+    assert config.data.target_language == "fr_XX"
     assert main(["translate", str(tmp_path / "run"), TEXT, "--from", "en_US"]) == 2
     assert "no language 'en_US'; did you mean 'en_XX'?" in capsys.readouterr().err
     pretrained.export(tmp_path / "run", tmp_path / "out")
@@ -76,12 +84,12 @@ def test_a_language_that_a_folder_forces_is_the_target(tmp_path, capsys):
         json.loads((tmp_path / "out" / name).read_text())
         for name in ("generation_config.json", "tokenizer_config.json")
     ]
-    assert (written[0]["forced_bos_token_id"], written[1]["tgt_lang"]) == (tags["fr_XX"], "fr_XX")
+    assert (written[0]["forced_bos_token_id"], written[1]["tgt_lang"]) == (TAGS["fr_XX"], "fr_XX")
     german = changed(config, {"data": {"target_language": "de_DE"}})  # the kept settings still force French
     rundir.write_config(tmp_path / "run", german.task, german)
     pretrained.export(tmp_path / "run", tmp_path / "other")
     assert (
-        json.loads((tmp_path / "other" / "generation_config.json").read_text())["forced_bos_token_id"] == tags["de_DE"]
+        json.loads((tmp_path / "other" / "generation_config.json").read_text())["forced_bos_token_id"] == TAGS["de_DE"]
     )
 
 
