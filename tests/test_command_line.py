@@ -70,10 +70,15 @@ def test_training_again_changes_nothing(run, monkeypatch, capsys):
     assert (run / "log.jsonl").read_text() == log
 
 
-def test_runs_diff_and_replay(run, tmp_path, capsys):
+@pytest.mark.full
+def test_replay(run):
+    """In another process; `tests/contracts/test_own_attention.py` replays a run outside of the full tests."""
     again = jaxformer("replay", run, "--steps", 3, cwd=run.parent)
     assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[-1] == "3 of 3 losses equal the logged ones bit for bit"
+
+
+def test_runs_and_diff(run, tmp_path, capsys):
     other = tmp_path / "other"
     shutil.copytree(run, other, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     assert main(["diff", str(run), str(other)]) == 0

@@ -183,6 +183,7 @@ def test_a_constant_that_depends_on_the_seed_is_refused():
     assert len(np.unique(w)) == 6
 
 
+@pytest.mark.full
 def test_parameters_are_sharded_by_their_axes():
     """On a mesh they are placed as those of the library, and a step gives the same loss."""
     net, x = blocks(per_layer(Scaled)), normal(4, 5, 8)
@@ -199,6 +200,7 @@ def test_parameters_are_sharded_by_their_axes():
     chex.assert_trees_all_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_maps_have_the_constants_of_their_layers():
     net = blocks(per_layer(Scaled))
     params, x = net.init(jax.random.key(0)), normal(2, 5, 8)

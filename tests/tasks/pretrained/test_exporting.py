@@ -219,7 +219,7 @@ def test_runs_of_other_tasks_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-SIDES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 1, "num_decoder_layers": 2}
+SIDES = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 1, "num_decoder_layers": 1}
 PAIR = models.EncoderDecoderConfig(9, 9, **SIDES)
 SPECIAL = SpecialTokens()  # padding 0, start 1, end 2
 SOURCE, TARGET = np.array([[3, 8, 4, 5, 2], [8, 7, 6, 5, 2]]), np.array([[1, 7, 4], [1, 8, 5]])
