@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib.resources
 import random
 import zlib
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from jaxformer.demo import lexicon
 from jaxformer.demo.lexicon import ADJECTIVES, BE, HAVE, NOUNS, VERBS, Noun, Verb
 from jaxformer.demo.phrases import Clause, Pair, Phrase, noun_phrase, said, sentence, tie, words
+from jaxformer.digests import short_digest
 
 PRONOUNS = {  # English subject, English object, French subject, direct and indirect object, index of the verb
     "I": ("me", "je", "me", "me", 0), "he": ("him", "il", "le", "lui", 1), "she": ("her", "elle", "la", "lui", 1),
@@ -259,6 +261,13 @@ def generate(num_pairs: int, *, seed: int = 0) -> list[Pair]:
 def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
     """Returns distinct English sentences, one per line, as a text for a language model; 0.8 MB by default."""
     return "".join(f"{pair.english}\n" for pair in generate(num_sentences, seed=seed))
+
+
+@functools.cache
+def version() -> str:
+    """Returns a hash of the grammar: the files of this package."""
+    files = importlib.resources.files(__package__).iterdir()
+    return short_digest(file.read_bytes() for file in sorted(files, key=str) if file.name.endswith(".py"))
 
 
 @functools.cache  # it takes some seconds, and the result is immutable
