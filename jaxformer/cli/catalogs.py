@@ -81,11 +81,7 @@ def _data(args: Data) -> int:
 
 
 def _write_grammar(out: pathlib.Path) -> int:
-    """Writes the built-in corpus, without overwriting the user's own texts, whose names may be the same.
-
-    Raises:
-      ConfigError: a file exists, and holds another text.
-    """
+    """Writes the built-in corpus, without overwriting the user's own texts, whose names may be the same."""
     from jaxformer import demo
 
     parts = demo.splits()

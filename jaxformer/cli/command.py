@@ -24,8 +24,6 @@ from jaxformer.errors import ConfigError
 
 OptionsT = TypeVar("OptionsT", bound="Options")
 REQUIRED = dataclasses.MISSING
-PICTURES = (".png", ".svg", ".pdf")
-"""The suffixes of pictures."""
 
 
 def local_path(text: str) -> pathlib.Path:
@@ -69,34 +67,15 @@ def output_folder(text: str) -> pathlib.Path:
     return path
 
 
-def picture(text: str) -> pathlib.Path:
-    """Returns the path of a picture, after checking its suffix and that it can be written.
-
-    Raises:
-      ConfigError: the suffix is not in `PICTURES`, or see `output_file`.
-    """
-    if local_path(text).suffix.lower() not in PICTURES:
-        raise ConfigError(f"{text}: a picture is one of {', '.join(PICTURES)}")
-    return output_file(text)
-
-
-def page_file(text: str) -> pathlib.Path:
-    """Returns the path of a page, after checking its suffix and that it can be written.
-
-    Raises:
-      ConfigError: the suffix is another one, or see `output_file`.
-    """
-    if local_path(text).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{text}: a page is a file .html")
+def picture(text: str, *, suffixes: Sequence[str] = (".png", ".svg", ".pdf"), kind: str = "picture") -> pathlib.Path:
+    """Returns the path of a picture to write, or of another `kind` of file with one of these suffixes."""
+    if local_path(text).suffix.lower() not in suffixes:
+        raise ConfigError(f"{text}: a {kind} is one of {', '.join(suffixes)}")
     return output_file(text)
 
 
 def sentence(text: str) -> str:
-    """Returns a text, after checking that it is UTF-8.
-
-    Raises:
-      ConfigError: its bytes are not UTF-8; Python replaces them with surrogate characters.
-    """
+    """Returns a text, after checking that it is UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -125,7 +104,7 @@ File = Annotated[pathlib.Path, Word("FILE", local_path)]
 OutputFile = Annotated[pathlib.Path, Word("FILE", output_file)]
 OutputFolder = Annotated[pathlib.Path, Word("FOLDER", output_folder)]
 Picture = Annotated[pathlib.Path, Word("FILE", picture)]
-Page = Annotated[pathlib.Path, Word("FILE", page_file)]
+Page = Annotated[pathlib.Path, Word("FILE", functools.partial(picture, suffixes=(".html", ".htm"), kind="page"))]
 Text = Annotated[str, Word("TEXT", sentence)]
 Name = Annotated[str, Word("NAME")]
 Image = Annotated[str, Word("IMAGE", sentence)]
@@ -140,6 +119,13 @@ def word(text: str, default: object = REQUIRED) -> Any:
 def option(text: str, default: object = None) -> Any:
     """Returns a field for an option, with its help; the default `REQUIRED` stands for none."""
     return dataclasses.field(default=default, kw_only=True, metadata={"help": text})
+
+
+def refuse(*cases: tuple[object, str]) -> None:
+    """Refuses options that do not go together, by a table of cases and messages."""
+    for is_so, message in cases:
+        if is_so:
+            raise ConfigError(message)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,11 +296,7 @@ def _one_of(names: Sequence[str], text: str) -> str:
 
 
 def split_settings(words: Sequence[str], short: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Separates the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns the other words first.
-
-    Args:
-      short: the options of `SHORT` that the command has.
-    """
+    """Separates the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns the other words first."""
     others: list[str] = []
     settings: list[str] = []
     left = list(words)

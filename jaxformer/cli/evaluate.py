@@ -12,12 +12,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from jaxformer.cli.command import File, Folder, Page, Run, command, option
+from jaxformer.cli.command import File, Folder, Page, Run, command, option, refuse
 from jaxformer.cli.output import as_dict, as_indented_json, as_json, save_besides, shown
 from jaxformer.cli.predictors import EnsembleOptions, configured, directed, load, load_ensemble
 from jaxformer.config import flat, kind_of, to_data
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 if TYPE_CHECKING:
@@ -66,13 +65,11 @@ class Evaluate(EnsembleOptions):
 @command
 def evaluate(args: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
-    if args.files and (args.split or args.data_dir):
-        raise ConfigError("--files names the data, so --split and --data-dir have no effect")
-    if (args.to or args.from_) and not args.files:
-        given = "--to" if args.to else "--from"
-        raise ConfigError(f"{given} has no effect without --files: a run of several languages is scored by direction")
-    if args.against and not args.report:
-        raise ConfigError("--against is for a page; add --report FILE")
+    refuse(
+        (args.files and (args.split or args.data_dir), "--files names the data: --split and --data-dir have no effect"),
+        ((args.to or args.from_) and not args.files, "--to and --from are for --files: a run is scored by direction"),
+        (args.against and not args.report, "--against is for a page; add --report FILE"),
+    )
     config = configured(args, settings)
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import own_attention, registry
@@ -81,10 +78,12 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     if not args.files:
         _check_data(args.run, (*args.ensemble, *([args.against] if args.against else [])))
     if args.report:
-        if num_processes > 1:
-            raise ConfigError(f"--report is made by one process, but there are {num_processes}")
+        refuse((num_processes > 1, f"--report is made by one process, but there are {num_processes}"))
         _check_report(args)
-    other = args.against and _other(args, settings)
+    other = None
+    if args.against:
+        options = dataclasses.replace(args, run=args.against, ensemble=(), attention=None)
+        other = options, configured(options, settings)
     predictor = directed(load_ensemble(args, config), args.to, args.from_)
     split = args.split or registry.task_of(config).default_split
     scores, rows = _scored(args, args.run, predictor, split)
@@ -130,11 +129,7 @@ def _scored(args: Evaluate, run: pathlib.Path, predictor: Predictor, split: str)
 
 
 def _check_report(args: Evaluate) -> None:
-    """Checks that a report can be made, before a model is loaded.
-
-    Raises:
-      ConfigError: it would replace another file, the model has no data, or the other run cannot be compared with.
-    """
+    """Checks that a report can be made, before a model is loaded."""
     from jaxformer.inspection import pages
     from jaxformer.tasks import reports, rundir
 
@@ -144,13 +139,6 @@ def _check_report(args: Evaluate) -> None:
         rundir.check_trained(args.run)
     if args.against:
         reports.check_comparable(args.run, args.against)
-
-
-def _other(args: Evaluate, settings: list[str]) -> tuple[Evaluate, TaskConfig]:
-    """Returns the options and the configuration of the run to compare with."""
-    assert args.against is not None
-    options = dataclasses.replace(args, run=args.against, ensemble=(), attention=None)
-    return options, configured(options, settings)
 
 
 def _write_report(
@@ -172,13 +160,17 @@ def _write_report(
         options, of_other = other
         second = directed(load(options, of_other), args.to, args.from_)
         theirs = reports.Scored(*_scored(args, options.run, second, split))
-    facts = {"run": str(args.run), "task": config.task, "checkpoint": args.checkpoint}
-    facts |= {"steps": ", ".join(map(str, predictor.steps))} if predictor.steps else {}
-    facts |= {"data": ", ".join(map(str, args.files)) if args.files else split}
-    facts |= {"search": " ".join(settings)} if settings else {}
-    facts |= {"ensemble with": ", ".join(map(str, args.ensemble))} if args.ensemble else {}
-    facts |= {"compared with": str(args.against)} if args.against else {}
-    facts = {name: shown(text) for name, text in facts.items()}
+    facts = {
+        "run": str(args.run),
+        "task": config.task,
+        "checkpoint": args.checkpoint,
+        "steps": ", ".join(map(str, predictor.steps)),
+        "data": ", ".join(map(str, args.files)) or split,
+        "search": " ".join(settings),
+        "ensemble with": ", ".join(map(str, args.ensemble)),
+        "compared with": str(args.against or ""),
+    }
+    facts = {name: shown(text) for name, text in facts.items() if text}
     report = reports.report(
         args.run,
         config,
@@ -186,7 +178,7 @@ def _write_report(
         facts=facts,
         commands=lambda corpus: _inspect_command(args, settings, config, corpus),
         other=theirs,
-        other_name=shown(str(args.against)) if args.against else "",
+        other_name=facts.get("compared with", ""),
     )
     made = page(report, reports.look(config, predictor, report), title=facts["run"])
     path = pages.save(made, args.report)
@@ -200,10 +192,12 @@ def _inspect_command(args: Evaluate, settings: list[str], config: TaskConfig, co
     if config.task == "translation" and config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
         source, target = config.data.languages(corpus)  # pyright: ignore[reportAttributeAccessIssue]
         source = source if config.data.tags == "both" else ""  # pyright: ignore[reportAttributeAccessIssue]
-    words += ["--attention", args.attention] if args.attention else []
-    words += ["--to", target] if target else []
-    words += ["--from", source] if source else []
-    return shlex.join([*words, *(settings if config.task in ("translation", "captioning") else [])])
+    for name, value in {"--attention": args.attention, "--to": target, "--from": source}.items():
+        if value:
+            words += [name, value]
+    if config.task in ("translation", "captioning"):
+        words += settings
+    return shlex.join(words)
 
 
 def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
@@ -269,11 +263,7 @@ def _shown(text: str) -> str:
 
 
 def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
-    """Checks that the runs of an ensemble hold the same data out of training; one that does not may have seen them.
-
-    Raises:
-      ConfigError: a run holds other data out.
-    """
+    """Checks that the runs of an ensemble hold the same data out of training; one that does not may have seen them."""
     from jaxformer.tasks import rundir
 
     hashes = rundir.read_optional_json(run / "provenance.json").get("data", {})

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.cli.command import SHORT, Attention, Options, Run, option, word
+from jaxformer.cli.command import SHORT, Attention, File, Options, OutputFile, Run, Text, option, refuse, word
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +39,24 @@ class EnsembleOptions(RunOptions):
     setting_prefix = "--decode."
 
     ensemble: tuple[Run, ...] = option("Further runs, whose models choose tokens together.", ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs(Options):
+    """The texts, or names of images, that a command reads, and where it writes."""
+
+    inputs: tuple[Text, ...] = word("Texts.", ())
+    file: File | None = option("A file of them, one per line.")
+    out: OutputFile | None = option("The file to write to, instead of printing.")
+
+    def __post_init__(self) -> None:
+        refuse((self.inputs and self.file, "give inputs or --file, not both"))
+
+    def place(self, number: int) -> str:
+        """Returns the place of an input in messages: its number as an argument, or its line."""
+        if self.inputs:
+            return f"text {number}"
+        return f"{self.file or 'standard input'}, line {number}"
 
 
 TO = "The target language, for a run of several: also one that no corpus translates this source into."
@@ -92,11 +110,7 @@ def load(args: RunOptions, config: TaskConfig) -> Predictor:
 
 
 def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
-    """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``.
-
-    Raises:
-      ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
-    """
+    """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``."""
     from jaxformer.tasks.own_files import are_same, replaced
 
     first = load(args, config)

@@ -84,11 +84,7 @@ def _forms(decode: GenerationConfig) -> dict[Form, dict[str, str]]:
 
 
 def _fitting(forms: Mapping[Form, Mapping[str, str]], current: Form, names: Sequence[str], chosen: Form) -> Form:
-    """Returns the search that has these settings: the run's own, or the first.
-
-    Raises:
-      ConfigError: no search fits.
-    """
+    """Returns the search that has these settings: the run's own, or the first."""
     allowed = [form for form in sorted(forms, key=current.__ne__) if form[: len(chosen)] == chosen]
     if not chosen and {*names} <= {"seed", "renormalize", "utility"}:  # which do not tell what to search for
         allowed = [current]
@@ -110,11 +106,7 @@ def _fitting(forms: Mapping[Form, Mapping[str, str]], current: Form, names: Sequ
 
 
 def _check_used(decode: GenerationConfig, names: Mapping[str, object], command: str, is_ensemble: bool) -> None:
-    """Checks that a command uses the settings that were passed to it.
-
-    Raises:
-      ConfigError: the command would ignore a setting.
-    """
+    """Checks that a command uses the settings that were passed to it."""
     for name in names:
         if name not in decode.without_search.get(command, names):
             raise ConfigError(f"decode.{name} has no effect: {command} generates no text")

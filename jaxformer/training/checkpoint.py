@@ -123,9 +123,6 @@ class Checkpoints:
         """Returns the state and metadata of a step as read by this process alone, and the name of the field.
 
         With `part`, `target` describes one field of the state only: the moving average or the parameters.
-
-        Raises:
-          Exception: almost any type, if a file is damaged.
         """
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
@@ -234,12 +231,6 @@ class Checkpoints:
         """Returns the verified parameters of a `TrainState`, or their average if it has one, and reads nothing else.
 
         So the parameters can be used with another optimizer than the run's; see `best_params`.
-
-        Args:
-          params: shapes as for `restore`, such as ``net.shapes`` or the parameters of a state.
-
-        Raises:
-          CheckpointError, OtherModelError: as `restore`.
         """
         return self._restore(step, params, part=True)[0]
 

@@ -124,7 +124,7 @@ def test_settings_can_be_given_as_they_are_printed(config):
     printed = arguments.settings_help(config).split("\n\n")
     sections = [[line for line in section.splitlines() if line.startswith("  --")] for section in printed]
     assert len(sections) > 4
-    assert sum(map(len, sections)) == len(arguments.paths(config))
+    assert sum(map(len, sections)) == len(arguments.settings_of(type(config), config, {}))
     sections = [[line for line in lines if ".NAME." not in line] for lines in sections]  # each needs a name and files
     for lines in sections:
         assert arguments.override(config, shlex.split(" ".join(lines))) == config
