@@ -170,6 +170,13 @@ def at_least(minimum: float, config: object, *names: str) -> None:
             raise ConfigError(f"{name} must be at least {minimum}, got {getattr(config, name)}")
 
 
+def below(limit: float, config: object, *names: str) -> None:
+    """Checks that numeric settings are less than `limit`, in the ``__post_init__`` of a configuration."""
+    for name in names:
+        if not getattr(config, name) < limit:
+            raise ConfigError(f"{name} must be less than {limit}, got {getattr(config, name)}")
+
+
 def check_numbers(config: object) -> None:
     """Checks that the numbers of a configuration are finite in float32, and that counts fit in 32 bits."""
     for name, value in _numbers(config):

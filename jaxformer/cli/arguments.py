@@ -151,45 +151,31 @@ def _setting(name: str, argument: str, values: list[str], settings: Mapping[str,
     for plain in (name.removeprefix("no_"), f"{part}{dot}{last.removeprefix('no_')}"):
         if name not in settings and bool in members_of(settings.get(plain)) and not values:
             return plain, ["False"]
-    if last == "kind" and part in settings:
-        raise ConfigError(f"{argument} is --{part}: --{part} {' '.join(values) or 'NAME'}")
     if name not in settings:
         raise ConfigError(f"unknown setting {argument}{_hint(name, settings)}")
     return name, values
 
 
 def _parsed(hint: object, words: list[str], argument: str) -> object:
-    """Returns the value of a setting as plain data."""
-    members = [member for member in members_of(hint) if member is not types.NoneType]
-    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in members_of(hint) and not choices_of(hint):
-        return None
-    for member in members:
-        if typing.get_origin(member) is tuple and words:
-            kinds = typing.get_args(member)
-            each = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds
-            if len(each) != len(words):
-                raise ConfigError(f"{argument} has {len(each)} values, got {len(words)}: {shlex.join(words)}")
-            return [_parsed(kind, [word], argument) for kind, word in zip(each, words, strict=True)]
-    if bool in members and not words:
+    """Returns the value of a setting as plain data, whose type `changed` checks."""
+    members = members_of(hint)
+    for kinds in (typing.get_args(member) for member in members if typing.get_origin(member) is tuple and words):
+        each = itertools.repeat(kinds[0]) if kinds[-1] is Ellipsis else itertools.chain(kinds, itertools.repeat(str))
+        return [_parsed(kind, [word], argument) for kind, word in zip(each, words, strict=False)]
+    if not words and bool in members:
         return True
-    if not words:
-        raise ConfigError(f"{argument} needs a value")
-    if len(words) > 1:
-        raise ConfigError(f"unexpected argument {words[1]!r} after {argument} {words[0]}")
-    if bool in members:
-        if words[0].lower() not in ("true", "false"):
-            none = " or None" * (types.NoneType in members_of(hint))
-            raise ConfigError(f"{argument}: got {words[0]!r}, expected True or False{none}")
-        return words[0].lower() == "true"
-    numbers = [member for member in (int, float) if member in members]
-    for number in numbers:
+    if len(words) != 1:
+        problem = f"{argument} needs a value"
+        if words:
+            problem = f"unexpected argument {words[1]!r} after {argument} {words[0]}"
+        raise ConfigError(problem)
+    known = {"true": True, "false": False} if bool in members else {}
+    if types.NoneType in members and not choices_of(hint):
+        known["none"] = None
+    for number in [number for number in (int, float) if number in members]:
         with contextlib.suppress(ValueError):
             return number(words[0])
-    if numbers:
-        raise ConfigError(
-            f"{argument}: got {words[0]!r}, expected {' or '.join(number.__name__ for number in numbers)}"
-        )
-    return words[0]
+    return known.get(words[0].lower(), words[0])
 
 
 def _hint(name: str, settings: Mapping[str, object]) -> str:

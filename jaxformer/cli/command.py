@@ -83,6 +83,20 @@ def sentence(text: str) -> str:
     return text
 
 
+def whole_number(text: str, *, least: int | None = None) -> int:
+    """Returns a whole number.
+
+    Raises:
+      ConfigError: the text is none, or a number below `least`.
+    """
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise ConfigError(f"got {text!r}, expected int") from error
+    refuse((least is not None and number < least, f"must be at least {least}, got {number}"))
+    return number
+
+
 @dataclasses.dataclass(frozen=True)
 class Word:
     """A word of the command line: its name in the help, and the function that reads it."""
@@ -109,6 +123,8 @@ Text = Annotated[str, Word("TEXT", sentence)]
 Name = Annotated[str, Word("NAME")]
 Image = Annotated[str, Word("IMAGE", sentence)]
 Attention = Annotated[str, Word("FILE.py:NAME")]
+Positive = Annotated[int, Word("N", functools.partial(whole_number, least=1))]
+Natural = Annotated[int, Word("N", functools.partial(whole_number, least=0))]
 
 
 def word(text: str, default: object = REQUIRED) -> Any:
@@ -128,12 +144,18 @@ def refuse(*cases: tuple[object, str]) -> None:
             raise ConfigError(message)
 
 
+def located(data_dir: str | None, settings: list[str]) -> list[str]:
+    """Returns settings with the folder of the corpora, if it is given."""
+    refuse((data_dir == "", "the path of --data-dir is empty"))
+    if data_dir is None:
+        return settings
+    return ["--data.directory", data_dir, *settings]
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The words of a command, except settings."""
 
-    usage: ClassVar[tuple[str, ...]] = ()
-    """Words that the usage shows besides those without a default."""
     setting_prefix: ClassVar[str] = ""
     """The beginning of each setting that the command takes: ``--decode.``, or ``--`` for all; empty for none."""
     short: ClassVar[tuple[str, ...]] = ()
@@ -161,7 +183,12 @@ SHORT = {
 }
 """Settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``: their values and help."""
 
-SETTINGS = "  --decode.NAME VALUE    a setting of the search: see `jaxformer train RUN/config.json --settings`\n\n"
+SETTINGS = {
+    "--decode.": "  --decode.NAME VALUE  a setting of the search: see `jaxformer train RUN/config.json --settings`\n\n",
+    "--": "  --NAME VALUE  a setting of the configuration: see `jaxformer train CONFIG --settings`\n\n",
+    "": "",
+}
+"""The settings in the help of a command, by their beginning."""
 
 
 def command(function: Callable[..., int]) -> Callable[[Sequence[str]], int]:
@@ -224,36 +251,25 @@ def _parser(kind: type[Options]) -> _Parser:
     parser = _Parser(
         prog=f"jaxformer {kind.command()}",
         description=" ".join(description.split()),
-        epilog=(SETTINGS if kind.setting_prefix == "--decode." else "") + examples,
+        epilog=SETTINGS[kind.setting_prefix] + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    usage = [parser.prog]
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         shape: dict[str, Any] = _shape(hints[field.name], is_option=field.kw_only is True)
-        default = (
-            list(typing.cast("tuple[str, ...]", field.default)) if shape.get("action") == "extend" else field.default
-        )
-        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": default}
+        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": field.default}
+        if isinstance(field.default, tuple):
+            shape["default"] = list(field.default)
         is_needed = field.default is REQUIRED
         if field.kw_only:
             name = f"--{field.name.rstrip('_')}".replace("_", "-")  # from_ is --from
             parser.names += (name,)
             parser.add_argument(name, required=is_needed, dest=field.name, **shape)
-            if is_needed:
-                usage.append(f"{name} {shape.get('metavar', field.name.upper())}")
         elif is_needed:
-            usage.append(shape["metavar"])
             parser.add_argument(field.name, **shape)
         else:
-            usage.append(("[{} ...]" if "nargs" in shape else "[{}]").format(shape["metavar"]))
-            shape.setdefault("nargs", "?")
-            parser.add_argument(field.name, **shape)
-    usage += [*kind.usage, "[options]"]
-    if kind.setting_prefix:
-        usage.append(f"[{kind.setting_prefix}NAME VALUE ...]")
-    parser.usage = " ".join(usage)
+            parser.add_argument(field.name, **{"nargs": "?", **shape})
     group = parser.add_argument_group("search") if kind.short else parser
     for name in kind.short:  # only for the help: `split_settings` has taken them
         value, text = SHORT[name]
@@ -274,19 +290,12 @@ def _shape(hint: object, *, is_option: bool) -> dict[str, Any]:
         return {"action": "store_true"}
     if hint is str:
         return {}
-    word = Word("N", _whole_number)
+    word = Word("N", whole_number)
     if typing.get_origin(hint) is Literal:
         word = Word(f"{{{','.join(members)}}}", functools.partial(_one_of, members))
     elif typing.get_origin(hint) is Annotated:
         word = members[1]
     return {"metavar": word.name, "type": word.value}
-
-
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ConfigError(f"got {text!r}, expected int") from error
 
 
 def _one_of(names: Sequence[str], text: str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import pathlib
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxformer.cli.command import File, Folder, Page, Run, command, option, refuse
 from jaxformer.cli.output import as_dict, as_indented_json, as_json, save_besides, shown
@@ -20,9 +19,9 @@ from jaxformer.digests import short_digest
 from jaxformer.files import write_text
 
 if TYPE_CHECKING:
-    from jaxformer.evaluation.scores import Score
     from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.config import TaskConfig
+    from jaxformer.tasks.reports import Scored
 
 LONGEST_CHANGES = 120
 """The maximum number of characters; a whole file name may have 255."""
@@ -86,11 +85,13 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
         other = options, configured(options, settings)
     predictor = directed(load_ensemble(args, config), args.to, args.from_)
     split = args.split or registry.task_of(config).default_split
-    scores, rows = _scored(args, args.run, predictor, split)
+    scored = _scored(args, args.run, predictor, split)
     if not processes.is_first():
         return 0
     examples = [
-        {"corpus": name, "number": number, **row} for name, part in rows.items() for number, row in enumerate(part, 1)
+        {"corpus": name, "number": number, **row}
+        for name, part in scored.rows.items()
+        for number, row in enumerate(part, 1)
     ]
     used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
     used["ensemble"] = [str(run) for run in args.ensemble]
@@ -98,34 +99,36 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
         used["files"] = [str(file) for file in args.files]
     if config.attention:
         used["attention"] = own_attention.load(config.attention).text
-    about = {name: [as_dict(score) for score in values] for name, values in scores.items()}
+    about = {name: [as_dict(score) for score in values] for name, values in scored.scores.items()}
     about |= {"settings": used, "steps": list(predictor.steps)}
     if args.json:
         print(as_indented_json(about))
     else:
-        for name, corpus_scores in scores.items():
+        for name, corpus_scores in scored.scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
     changes = _changes(config, configured(args, ())) + _attention(args)
     what = f"file-{_shown(args.files[0].name)}{_contents(examples)}" if args.files else split
-    _save(args.run, f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}", about, examples)
+    name = f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}"
+    if examples:
+        lines = "".join(as_json(example) + "\n" for example in examples)
+        save_besides(args.run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
+    save_besides(args.run / f"scores-{name}.json", lambda path: write_text(path, as_indented_json(about) + "\n"))
     if args.report:
-        _write_report(args, settings, predictor, (scores, rows), split=split, other=other)
+        _write_report(args, settings, predictor, scored, split=split, other=other)
     return 0
-
-
-Scored = tuple[Mapping[str, list["Score"]], dict[str, Sequence[Mapping[str, object]]]]
-"""The scores of each corpus, and the rows of its examples."""
 
 
 def _scored(args: Evaluate, run: pathlib.Path, predictor: Predictor, split: str) -> Scored:
     from jaxformer.cli import runtime
     from jaxformer.tasks import runner
+    from jaxformer.tasks.reports import Scored
 
-    rows: dict[str, Sequence[Mapping[str, object]]] = {}
-    scored = functools.partial(runner.evaluate, run, predictor, say=runtime.say, on_examples=rows.__setitem__)
+    rows: dict[str, Sequence[Mapping[str, Any]]] = {}
+    data: dict[str, Any] = {"split": split, "data_dir": str(args.data_dir or "")}
     if args.files:
-        return scored(files=args.files), rows
-    return scored(split=split, data_dir=str(args.data_dir or "")), rows
+        data = {"files": args.files}
+    scores = runner.evaluate(run, predictor, say=runtime.say, on_examples=rows.__setitem__, **data)
+    return Scored(scores, rows)
 
 
 def _check_report(args: Evaluate) -> None:
@@ -159,7 +162,7 @@ def _write_report(
     if other:
         options, of_other = other
         second = directed(load(options, of_other), args.to, args.from_)
-        theirs = reports.Scored(*_scored(args, options.run, second, split))
+        theirs = _scored(args, options.run, second, split)
     facts = {
         "run": str(args.run),
         "task": config.task,
@@ -174,7 +177,7 @@ def _write_report(
     report = reports.report(
         args.run,
         config,
-        reports.Scored(*scored),
+        scored,
         facts=facts,
         commands=lambda corpus: _inspect_command(args, settings, config, corpus),
         other=theirs,
@@ -198,15 +201,6 @@ def _inspect_command(args: Evaluate, settings: list[str], config: TaskConfig, co
     if config.task in ("translation", "captioning"):
         words += settings
     return shlex.join(words)
-
-
-def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
-    """Saves scores, and the examples if there are any, in files of this name."""
-    if examples:
-        lines = "".join(as_json(example) + "\n" for example in examples)
-        save_besides(run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
-    text = as_indented_json(about) + "\n"
-    save_besides(run / f"scores-{name}.json", lambda path: write_text(path, text))
 
 
 def _contents(examples: Sequence[Mapping[str, object]]) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from jaxformer.cli.command import Page, Picture, Run, Text, command, option, refuse, word
 from jaxformer.cli.output import save_besides, shown
 from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed, load
-from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches
@@ -168,12 +167,10 @@ def _draw(view: View, args: Inspect) -> int:
     from jaxformer.inspection import attention_maps, plots
 
     kind = args.kind or view.default
-    if kind not in view.attentions:
-        raise ConfigError(f"this model has no {kind}; it has {' and '.join(view.attentions)}")
+    refuse((kind not in view.attentions, f"this model has no {kind}; it has {' and '.join(view.attentions)}"))
     pieces = view.attentions[kind]
     if args.grid:
-        if pieces.patches:
-            raise ConfigError("--grid draws maps between words; for images, use --html")
+        refuse((pieces.patches, "--grid draws maps between words; for images, use --html"))
         assert args.out is not None
         print(plots.save(plots.head_grid(pieces), args.out))
         return 0

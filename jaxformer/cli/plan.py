@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from jaxformer.cli.command import REQUIRED, Options, Word, command, option, word
+from jaxformer.cli.command import REQUIRED, Options, Word, command, option, refuse, word
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def plan(args: Plan, settings: list[str]) -> int:
     """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
     if args.function is not None:
         return _plan_function(args, settings)
-    if args.config is None:
-        raise ConfigError("CONFIG is missing, or --function FILE.py:NAME")
+    refuse((args.config is None, "CONFIG is missing, or --function FILE.py:NAME"))
+    assert args.config is not None
     shape = _shape(args.batch)
     from jaxformer.cli.arguments import resolved
 

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from jaxformer.cli.command import File, OutputFile, Picture, Text, command, option, refuse, word
+from jaxformer.cli.command import File, Natural, OutputFile, Picture, Positive, Text, command, option, refuse, word
 from jaxformer.cli.output import as_json, put
 from jaxformer.cli.predictors import (
     FROM,
@@ -57,7 +57,7 @@ class Classify(Inputs, RunOptions):
 
     inputs: tuple[Text, ...] = word("Texts, or names of image files.", ())
     json: bool = option("Print one JSON object per line, with all probabilities.", False)
-    words: int | None = option("The number of words of a text to show (default 5).")
+    words: Natural | None = option("The number of words of a text to show (default 5).")
     picture: Picture | None = option(f"A picture (.png, .svg or .pdf) of the attention over the first {MOST} images.")
 
 
@@ -66,7 +66,6 @@ def classify(args: Classify) -> int:
     """Prints the classes of arguments, of the lines of a file, or of the lines of standard input."""
     has_words = args.words is not None
     refuse(
-        ((args.words or 0) < 0, f"--words must be at least 0, got {args.words}"),
         (has_words and args.json, "--json prints all words of a text, so --words has no effect"),
         (args.picture and not (args.inputs or args.file), "--picture needs the names of images, or --file"),
     )
@@ -141,14 +140,13 @@ class Fill(Inputs, RunOptions):
     as "\t" and a line break as "\n".
     """
 
-    top_k: int = option("The number of most probable tokens for each [MASK] (default 5).", 5)
+    top_k: Positive = option("The number of most probable tokens for each [MASK] (default 5).", 5)
     json: bool = option("Print one JSON object per line.", False)
 
 
 @command
 def fill(args: Fill) -> int:
     """Prints the most probable tokens at each ``[MASK]`` of arguments, of the lines of a file, or of standard input."""
-    refuse((args.top_k < 1, f"--top-k must be at least 1, got {args.top_k}"))
     config = configured(args, ())
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.cli.command import SHORT, Attention, File, Options, OutputFile, Run, Text, option, refuse, word
-from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Predictor
@@ -100,11 +99,9 @@ def load(args: RunOptions, config: TaskConfig) -> Predictor:
     from jaxformer.tasks import registry, restore
 
     task, command = registry.task_of(config), args.command()
-    if command != "evaluate" and command not in task.commands:
-        others = ", ".join(("evaluate", *task.commands))
-        raise ConfigError(
-            f"{args.run} is a run of {task.name}, which `{command}` cannot use; its own commands are {others}"
-        )
+    usable = ("evaluate", *task.commands)
+    unusable = f"{args.run} is a run of {task.name}, which `{command}` cannot use; its own commands are"
+    refuse((command not in usable, f"{unusable} {', '.join(usable)}"))
     runtime.start()
     return restore.predictor(args.run, config, checkpoint=args.checkpoint, mesh=args.mesh)
 
@@ -115,18 +112,20 @@ def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
 
     first = load(args, config)
     combine = getattr(first, "ensemble_with", None)
-    if combine is None and args.ensemble:
-        raise ConfigError(f"{args.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
+    alone = f"{args.run} is a run of {config.task}, which has no ensembles; leave out --ensemble"
+    refuse((combine is None and args.ensemble, alone))
     others = []
     for run in args.ensemble:
         of_run = dataclasses.replace(args, run=run, attention=None)
         other = configured(of_run, ())  # the first run's search applies to all
         if are_same(other.attention, config.attention):
             other = replaced(other, config.attention, run)
-        if other.task != config.task:
-            raise ConfigError(f"{run} is a run of {other.task}, but {args.run} is one of {config.task}")
+        unlike = f"{run} is a run of {other.task}, but {args.run} is one of {config.task}"
+        refuse((other.task != config.task, unlike))
         others.append(load(of_run, other))
-    return combine(others) if combine and others else first
+    if combine and others:
+        return combine(others)
+    return first
 
 
 def directed(predictor: Predictor, language: str, source: str = "") -> Any:
@@ -137,7 +136,5 @@ def directed(predictor: Predictor, language: str, source: str = "") -> Any:
     """
     if not (language or source):
         return predictor
-    if not hasattr(predictor, "to"):
-        given = f"--to {language}" if language else f"--from {source}"
-        raise ConfigError(f"{given} has no effect: the run does not translate")
+    refuse((not hasattr(predictor, "to"), "--to and --from have no effect: the run does not translate"))
     return predictor.to(language, source)  # pyright: ignore[reportAttributeAccessIssue]

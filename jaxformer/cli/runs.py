@@ -20,11 +20,11 @@ from jaxformer.cli.command import (
     command,
     local_path,
     option,
+    refuse,
     word,
 )
 from jaxformer.cli.output import as_dict, as_indented_json, as_json, shown
 from jaxformer.cli.predictors import OneRun
-from jaxformer.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Runs(Options):
 @command
 def runs(args: Runs) -> int:
     """Lists runs with their state and their scores."""
-    if not args.folder.is_dir():
-        raise ConfigError(f"{args.folder} is not a folder")
+    refuse((not args.folder.is_dir(), f"{args.folder} is not a folder"))
     from jaxformer.tasks.runs import find_runs
 
     listed = find_runs(args.folder)
@@ -121,8 +120,7 @@ class Compare(Options):
 @command
 def compare(args: Compare) -> int:
     """Compares groups of runs that differ only in the seed."""
-    if not args.runs:
-        raise ConfigError("RUN is missing")
+    refuse((not args.runs, "RUN is missing"))
     from jaxformer.tasks import comparison
 
     found = comparison.groups(args.runs)
@@ -243,8 +241,7 @@ class Trim(Options):
 @command
 def trim(args: Trim) -> int:
     """Makes a run with a smaller vocabulary."""
-    if not args.corpus:
-        raise ConfigError("no corpus: give --corpus FILE ...")
+    refuse((not args.corpus, "no corpus: give --corpus FILE ..."))
     from jaxformer.cli import runtime
     from jaxformer.tasks import trim as trimming
 

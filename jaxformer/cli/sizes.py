@@ -62,9 +62,8 @@ with Transformer-XL's positions, in XLNet and Gopher, are not counted."""
 def as_data(preset: Preset, size: SizesOfModel) -> dict[str, object]:
     """Returns a preset with its sizes as plain data, in bytes and operations."""
     data = dataclasses.asdict(size) | {"training_flops": size.training_flops}
-    totals = {
-        part: {dtype: held.total for dtype, held in getattr(size, part).items()} for part in ("training", "decoding")
-    }
+    parts = {"training": size.training, "decoding": size.decoding}
+    totals = {part: {dtype: sum(held.values()) for dtype, held in by.items()} for part, by in parts.items()}
     run = dataclasses.asdict(preset.run) | {"device_hours": preset.run.device_hours}
     facts = {name: getattr(preset, name) for name in ("length", "published", "paper", "released", "note")}
     config = to_data(preset.config)
@@ -96,14 +95,14 @@ def costs_table(models: Mapping[str, SizesOfModel]) -> str:
     """Returns the costs of training and decoding, and the published training runs."""
     rows = []
     for name, size in models.items():
-        preset, decoding = PRESETS[name], size.decoding.get("bfloat16")
-        in_decoding = [number(x / 1e9) for x in (decoding.parameters, decoding.cache)] if decoding else ["", ""]
+        preset = PRESETS[name]
+        in_decoding = [number(x / 1e9) for x in size.decoding.get("bfloat16", {}).values()] or ["", ""]
         rows.append(
             (
                 name,
                 f"{preset.length:,}",
                 number(size.training_flops / 1e9),
-                number(size.training["float32"].total / 1e9),
+                number(sum(size.training["float32"].values()) / 1e9),
                 *in_decoding,
                 gigabytes(preset.run.data),
                 machines(preset),

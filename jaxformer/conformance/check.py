@@ -20,9 +20,8 @@ from jaxformer.conformance.trials import (
     Sizes,
     Subject,
     Trial,
-    first_line,
 )
-from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.errors import ConfigError, did_you_mean, first_line
 
 
 def check(
@@ -106,7 +105,7 @@ def tried(subject: Subject, trial: Trial, sizes: Sizes) -> Outcome:
     except BrokenError as error:
         return Outcome(np.inf, str(error), subject.engine.last)
     except Exception as error:
-        return Outcome(np.inf, f"raises {type(error).__name__}: {first_line(error)}", subject.engine.last)
+        return Outcome(np.inf, f"raises {type(error).__name__}: {first_line(error, 160)}", subject.engine.last)
 
 
 def shrunk(subject: Subject, trial: Trial, sizes: Sizes, outcome: Outcome, tries: int = 40) -> Outcome:

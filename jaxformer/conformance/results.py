@@ -16,10 +16,10 @@ from jaxformer.conformance.trials import (
     coin,
     distance,
     draw,
-    first_line,
     prop,
     shaped,
 )
+from jaxformer.errors import first_line
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -33,7 +33,7 @@ def if_taken(what: str, declared: bool | None, trial: Callable[[], Outcome]) -> 
     except Exception as error:
         if declared or isinstance(error, NotOfferedError | BrokenError):
             raise
-        raise NotOfferedError(f"it refuses {what}: {first_line(error)[:80]}") from error
+        raise NotOfferedError(f"it refuses {what}: {first_line(error, 80)}") from error
 
 
 def if_shape_taken(subject: Subject, letters: str, trial: Callable[[], Outcome]) -> Outcome:

@@ -173,11 +173,6 @@ class BrokenError(Exception):
     """The result of a function cannot be compared; the message says why."""
 
 
-def first_line(error: BaseException) -> str:
-    """Returns the beginning of the message of an error."""
-    return (str(error).strip().splitlines() or ["no message"])[0][:160]
-
-
 def distance(got: Any, want: Any) -> float:
     """Returns the largest difference, relative to wanted values above 1; infinite for NaN."""
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)

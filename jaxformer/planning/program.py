@@ -16,7 +16,7 @@ from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer import targets
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_line
 from jaxformer.hardware import GIB
 from jaxformer.planning import graph, topology
 from jaxformer.planning.forecast import Compiled, Memory, analyzed, device_bytes
@@ -97,7 +97,7 @@ def forecast(program: Program, name: str) -> ProgramForecast:
             traced = jitted.trace(*arguments)
             jaxpr, lowered = traced.jaxpr.jaxpr, traced.lower()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the function cannot be traced: {(str(error).splitlines() or [''])[0]}") from error
+        raise ConfigError(f"the function cannot be traced: {first_line(error)}") from error
     sizes = tuple(device_bytes(argument) for argument in arguments)
     peak, sent, problem = analyzed(lowered, sum(sizes), name, mesh)
     memory = ProgramMemory(arguments=sizes, peak=peak, available=topology.parse(name).available)
@@ -136,7 +136,7 @@ def placed(program: Program, mesh: Mesh) -> list[Any]:
             place = lambda sharding, part: jax.tree.map(lambda x: _at(x, sharding), part)
             found.append(jax.tree.map(place, shardings, argument))
         except ValueError as error:
-            raise ConfigError(f"argument {number}: {(str(error).splitlines() or [''])[0]}") from error
+            raise ConfigError(f"argument {number}: {first_line(error)}") from error
     return found
 
 

@@ -17,7 +17,7 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from jaxformer import hardware, sharding
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_line
 from jaxformer.sharding.mesh import num_slices
 from jaxformer.sharding.mesh import parse as parse_mesh
 from jaxformer.targets import Device
@@ -157,7 +157,7 @@ def _tpus(topology: Topology, slices: int) -> Sequence[Device]:
         with contextlib.nullcontext() if os.environ.get("LIBTPU_INIT_ARGS") else _quiet():
             return topologies.get_topology_desc(platform="tpu", topology_name=name, **description).devices
     except jax.errors.JaxRuntimeError as error:
-        raise ConfigError(f"libtpu has no topology {name!r}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"libtpu has no topology {name!r}: {first_line(error)}") from error
 
 
 def _gpus(topology: Topology) -> Sequence[Device]:

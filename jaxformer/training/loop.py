@@ -118,17 +118,12 @@ def fit(
     ...     run(folder, 3).state, run(folder, 5).state
     (TrainState(step=3, 4 parameters), TrainState(step=5, 4 parameters))
     """
-    progress, number = progress or Progress(), int(state.step)
-    target = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None)), state
-    )
+    progress, number, target = progress or Progress(), int(state.step), _abstract(state)
     recorder = Recorder(hooks, start=number, config=config)
     run = Programs(step, recorder.timer) if isinstance(step, jax.stages.Wrapped) else step
     rollbacks, clock = 0, _Clock(config, recorder.timer)
     stream = numbered(batches, number, progress.left_out)
-    reason = _complete(number, config, progress)
-    if reason is None and checkpoints and (problem := later_steps(checkpoints, number)):
-        raise CheckpointError(f"cannot train from step {number}: {problem}")  # not only at the first save
+    reason = _first_reason(number, config, progress, checkpoints)
     with stop_requests(functools.partial(recorder.tell, Hook.say)) as requests, recorder:
         while reason is None:
             number += 1
@@ -146,9 +141,7 @@ def fit(
                     better = progress.add(number, score)
                     recorder.tell(Hook.validated, number, metrics, better)
 
-                reason = _complete(number, config, progress) or first_request(number, requests)
-                if reason is None and clock.is_up(number):
-                    reason = "time"
+                reason = _reason_to_stop(number, config, progress, first_request(number, requests), clock)
 
                 if checkpoints and (reason or better or clock.save_due(number)):
                     recorder.begin(number, "saving")
@@ -175,7 +168,11 @@ def fit(
 
 
 def numbered(batches: Batches, start: int, left_out: list[int]) -> Iterator[tuple[int, Tree]]:
-    """Yields the batches from step `start` on with their numbers in the batch plan, except for those in `left_out`."""
+    """Yields the batches from step `start` on with their numbers in the batch plan, except for those in `left_out`.
+
+    Raises:
+      ValueError: `batches` is not a function.
+    """
     if not callable(batches):
         raise ValueError(
             "batches must be a function from a step to an iterator over the batches from that step on, such as "
@@ -218,6 +215,21 @@ def _complete(number: int, config: TrainConfig, progress: Progress) -> Reason | 
     return None
 
 
+def _first_reason(number: int, config: TrainConfig, progress: Progress, saved: Checkpoints | None) -> Reason | None:
+    """Returns the reason not to start, or None; later checkpoints are an error now, not at the first save."""
+    reason = _complete(number, config, progress)
+    if not reason and saved and (problem := later_steps(saved, number)):
+        raise CheckpointError(f"cannot train from step {number}: {problem}")
+    return reason
+
+
+def _reason_to_stop(
+    number: int, config: TrainConfig, progress: Progress, request: StopRequest | None, clock: _Clock
+) -> Reason | None:
+    """Returns the reason to stop after this step, or None; a complete run is "done" even if there was a signal."""
+    return _complete(number, config, progress) or request or ("time" if clock.is_up(number) else None)
+
+
 class _Clock:
     """The time limits of a training run, counted from the beginning of its work."""
 
@@ -235,7 +247,10 @@ class _Clock:
         return over or _due(number, self._config.checkpoint_every)
 
     def _over(self, minutes: float, since: float, number: int) -> bool:
-        """Returns True if this time has passed by the clock of the first process, for which the others wait."""
+        """Returns True if this many minutes have passed since `since`.
+
+        The clock of the first process decides, and only at some steps, because all processes wait for its decision.
+        """
         if minutes <= 0 or (jax.process_count() > 1 and number % self.INTERVAL):
             return False
         return processes.broadcast(self._timer.total() - since >= minutes * 60)
@@ -257,3 +272,7 @@ def _last_saved(
     state, about = restored
     left_out = sorted({*progress.left_out, error.batch})
     return state, Progress(**about.get("progress", {}) | {"left_out": left_out})  # a caller's own save has none
+
+
+def _abstract(state: TrainState) -> TrainState:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None)), state)

@@ -99,10 +99,8 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 
         def scaled(path: jax.tree_util.KeyPath, x: jax.Array) -> jax.Array:
             dims = matrices[parameter_name(path)]
-            rows, columns = (
-                math.prod(x.shape[dim] for dim in side) for side in (dims.reduction_axis, dims.output_axis)
-            )
-            return 0.2 * math.sqrt(max(rows, columns)) * x
+            size = lambda axes: math.prod(x.shape[axis] for axis in axes)
+            return 0.2 * math.sqrt(max(size(dims.reduction_axis), size(dims.output_axis))) * x
 
         return jax.tree_util.tree_map_with_path(scaled, updates)
 

@@ -17,8 +17,8 @@ from jaxformer.training import CosineDecay, MuonConfig
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--seed", "2.5"], "--seed: got '2.5', expected int"),
-        (["--model.final-norm=1"], "--model.final-norm: got '1', expected True or False or None"),
+        (["--seed", "2.5"], "seed: got '2.5', expected int"),
+        (["--model.final-norm=1"], "model.final_norm: got '1', expected bool"),
         (
             ["--model", "recurrent", "--model.d_model", "5"],
             "model: d_hidden must be even, half for each direction of the encoder, got 5",
