@@ -31,6 +31,7 @@ HOME = {
     "mlflow": "training/tracking.py",
     "IPython": "training/progress.py",
     "torch": "conformance/torch_functions.py",
+    "pytest": "conformance/plugin.py",
 }
 """The one file that imports each optional dependency."""
 

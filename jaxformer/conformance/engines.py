@@ -94,23 +94,28 @@ class JaxEngine:
 
     def run(self, function: Callable[..., Any], *arguments: Tree) -> Any:
         """Returns the result of a function in `jax.jit`, or outside for an attention that works outside only."""
-        if self.jitted is None:
-            self.jitted = self._works_in_jit()
-        if self.jitted:
-            function = jax.jit(function)
-        return function(*arguments)
+        if self.jitted is False:
+            return function(*arguments)
+        try:
+            result, self.jitted = jax.jit(function)(*arguments), True
+        except Exception:
+            if self.jitted or self._works_in_jit():
+                raise
+            return function(*arguments)
+        return result
 
     def _works_in_jit(self) -> bool:
-        """Traces the attention as in the last request; raises what it raises outside of `jax.jit`."""
+        """Calls the attention as in the last request; raises what it raises outside of `jax.jit`."""
         assert self.last is not None
         arrays, others = self.split(self.last)
         call = self.called(others)
         try:
-            jax.eval_shape(call, arrays)
+            jax.jit(call)(arrays)
+            self.jitted = True
         except Exception:
             call(arrays)
-            return False
-        return True
+            self.jitted = False
+        return self.jitted
 
     def output(self, request: Request, seed: int = 0) -> np.ndarray:
         arrays, others = self.split(request, seed)
@@ -123,33 +128,34 @@ class JaxEngine:
         names = [name for name in arrays if name[0] == "*" or (name == self.adapter.bias and request.bias is not None)]
         variables = {name: jnp.asarray(arrays.pop(name)) for name in names}
 
-        def loss(variables: Tree, arrays: Tree) -> jax.Array:
+        def loss(variables: Tree, arrays: Tree, upstream: jax.Array) -> jax.Array:
             result = call({**variables, **arrays})
-            return jnp.sum(result.astype(jnp.float32) * jnp.asarray(upstream, jnp.float32))
+            return jnp.sum(result.astype(jnp.float32) * upstream)
 
-        return loss, variables, arrays
+        arrays["^"] = jnp.asarray(upstream, jnp.float32)
+        return lambda v, a: loss(v, {k: x for k, x in a.items() if k != "^"}, a["^"]), variables, arrays
 
     def pull(self, request: Request, upstream: np.ndarray) -> Tree:
         loss, variables, arrays = self.loss(request, upstream)
         return self.named(self.run(jax.grad(loss), variables, arrays))
 
     def named(self, slopes: Tree) -> Tree:
-        found = {name[1:]: np.asarray(self.adapter.from_layout(x)) for name, x in slopes.items() if name[0] == "*"}
-        for name in slopes.keys() & {self.adapter.bias}:
-            found["bias"] = np.asarray(slopes[name])
-        return found
+        plain = {name[1:]: np.asarray(self.adapter.from_layout(x)) for name, x in slopes.items() if name[0] == "*"}
+        biases = [np.asarray(x) for name, x in slopes.items() if name[0] != "*"]
+        return plain | dict(zip(("bias",), biases, strict=False))
 
     def curve(self, request: Request, upstream: np.ndarray, direction: Tree, mode: str) -> Tree:
         loss, variables, arrays = self.loss(request, upstream)
         along = {f"*{name}": jnp.asarray(self.adapter.to_layout(x)) for name, x in direction.items()}
 
-        def curved(variables: Tree, arrays: Tree) -> Tree:
+        def forward(variables: Tree, arrays: Tree) -> Tree:
+            return jax.jvp(lambda v: jax.grad(loss)(v, arrays), (variables,), (along,))[1]
+
+        def reverse(variables: Tree, arrays: Tree) -> Tree:
             slope = lambda v: jax.grad(loss)(v, arrays)
-            if mode == "forward over reverse":
-                return jax.jvp(slope, (variables,), (along,))[1]
             return jax.grad(lambda v: sum(jnp.sum(slope(v)[name] * x) for name, x in along.items()))(variables)
 
-        return self.named(self.run(curved, variables, arrays))
+        return self.named(self.run(forward if mode == "forward over reverse" else reverse, variables, arrays))
 
 
 def make_engine(adapter: Adapter) -> Engine:

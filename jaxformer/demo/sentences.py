@@ -273,7 +273,7 @@ def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
 @functools.cache
 def version() -> str:
     """Returns a hash of the grammar: the files of this package."""
-    files = importlib.resources.files(__package__).iterdir()
+    files = importlib.resources.files("jaxformer.demo").iterdir()
     return short_digest(file.read_bytes() for file in sorted(files, key=str) if file.name.endswith(".py"))
 
 
