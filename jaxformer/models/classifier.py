@@ -108,11 +108,6 @@ class TokenClassifier(Classifier):
     It is a `Classifier` without pooling.
     """
 
-    def __init__(
-        self, config: TokenClassifierConfig, *, attention: AttentionFunction = functional.attention, rngs: nnx.Rngs
-    ):
-        super().__init__(config, attention=attention, rngs=rngs)
-
 
 class VisionTransformer(Classifier):
     """``images -> logits`` of the classes; use it through ``pure(VisionTransformer, config)``.
@@ -120,15 +115,6 @@ class VisionTransformer(Classifier):
     It is a `Classifier` over patches instead of tokens. A class token before the patches is classified. With mean
     pooling there is no class token, and the mean of all patches is classified.
     """
-
-    def __init__(
-        self,
-        config: VisionTransformerConfig,
-        *,
-        attention: AttentionFunction = functional.attention,
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(config, attention=attention, rngs=rngs)
 
 
 def with_image_size(

@@ -1,4 +1,4 @@
-"""The contract of attention functions: what layers, searches, maps, training and meshes take for granted of them.
+"""The contract of attention functions: what layers, searches, maps and training take for granted of them.
 
 `check_attention` tries a function or a module on tiny arrays, law by law. `attention_function` has the laws without
 which a result would be wrong without notice; a model checks those itself.
@@ -6,10 +6,9 @@ which a result would be wrong without notice; a model checks those itself.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -31,12 +30,17 @@ from jaxformer.modules.attention_function import (
     taken_options,
     without_partials,
 )
-from jaxformer.modules.contract_layers import BrokenLawError, Stacked, check_finite, check_near, noisy, quick
 from jaxformer.modules.per_layer import PerLayer
 from jaxformer.modules.pure import Params, split_params
 
 B, T, S = 2, 5, 7
 OPTIONS = ("mask", "bias", "scale", "score", "sinks", "dropout")
+quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+"""``jax.jit`` for programs that run once, for microseconds."""
+
+
+class BrokenLawError(Exception):
+    """A law is broken; the message says how."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,14 +58,9 @@ class AttentionReport:
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    chosen: AttentionFunction  # also a `per_layer`
     attention: AttentionFunction
     heads: Heads
     params: Params
-
-    @functools.cached_property
-    def stack(self) -> Stacked:
-        return Stacked(self.chosen, self.heads)
 
     def call(self, params: Params, query: Operand, key: Operand, value: Operand, **arguments: object) -> jax.Array:
         attention = self.bound(params)
@@ -101,13 +100,12 @@ def check_attention(
     The laws, in this order: it takes a mask, and the options that it takes have an effect; its result is
     ``[B, T, N, H]`` for any lengths; masked keys are inert, and a query without keys gets numbers; it has maps, if it
     is linear in its values or offers ``weights(query, key, **options)``, of any number; gradients are finite, also
-    of a query without keys; bfloat16 gives bfloat16; ``jax.vmap`` changes nothing (all is done in ``jax.jit``); cached
-    steps equal the full pass, with a prefix and a beam; gradients of a stack are equal under remat; a mesh of the
-    devices that there are changes nothing.
+    of a query without keys; bfloat16 gives bfloat16; ``jax.vmap`` changes nothing (all is done in ``jax.jit``); and a
+    row that is computed alone, as in a cached step, is the same.
 
     Args:
-      attention: a function, a module, or a `per_layer`, whose first two layers are tried. The parameters of a module
-        are tried with their values plus some noise.
+      attention: a function, a module, or a `per_layer`, whose first layer is tried. The parameters of a module are
+        tried with their values plus some noise.
       num_heads, num_kv_heads, head_dim: the heads; as many key heads as heads by default.
       scale, score, sinks: the settings of the layer: see `modules.Logits`.
 
@@ -136,24 +134,42 @@ def check_attention(
     check_partial(made)
     if isinstance(made, nnx.Module):
         params = nnx.to_pure_dict(split_params(made)[1])
-    subject = _Subject(attention, made, heads, noisy(params))
+    subject = _Subject(made, heads, _noisy(params))
     findings = {}
     for law, check in _LAWS.items():
-        with _law(name, law):
+        try:
             findings[law] = check(subject)
+        except Exception as error:
+            what = (str(error).strip().splitlines() or ["no message"])[0]
+            if not isinstance(error, BrokenLawError):
+                what = f"{type(error).__name__}: {what}"
+            raise ValueError(f"the attention function {name} breaks the law of {law}: {what}") from error
     return AttentionReport(name, findings)
 
 
-@contextlib.contextmanager
-def _law(name: str, law: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        what = (str(error).strip().splitlines() or ["no message"])[0]
-        message = f"the attention function {name} breaks the law of {law}: "
-        if isinstance(error, BrokenLawError):
-            raise ValueError(message + what) from None
-        raise ValueError(f"{message}{type(error).__name__}: {what}") from error
+def _noisy(params: Params) -> Params:
+    """Returns parameters with some noise, because some start at 0 or 1."""
+    random = np.random.default_rng(1)
+
+    def add(x: Operand) -> Operand:
+        noise = 0.1 * random.standard_normal(x.shape)
+        return np.asarray(np.asarray(x) + noise, x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(add, params)
+
+
+def _check_near(what: str, got: object, expected: object, tolerance: float = 1e-4) -> None:
+    x, y = (np.asarray(array, np.float32) for array in (got, expected))
+    difference = float(np.abs(x - y).max(initial=0.0))
+    if not difference <= tolerance * max(1.0, float(np.abs(y).max(initial=0.0))):
+        raise BrokenLawError(f"{what} by {difference:.2g}")
+
+
+def _check_finite(what: str, tree: object) -> None:
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        if not np.isfinite(np.asarray(x, np.float32)).all():
+            of = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise BrokenLawError(f"{what} {of}".strip() + " is not finite")
 
 
 def _check_arguments(subject: _Subject) -> str:
@@ -192,7 +208,7 @@ def _check_arguments(subject: _Subject) -> str:
 def _check_shape(subject: _Subject) -> str:
     arrays = subject.arrays(T, S)
     allowed = np.ones((B, 1, T, S), bool)
-    check_finite("the result", quick(subject.masked)(subject.params, *arrays, allowed))
+    _check_finite("the result", quick(subject.masked)(subject.params, *arrays, allowed))
     try:
         jax.eval_shape(subject.call, subject.params, *arrays)
     except Exception:
@@ -209,12 +225,13 @@ def _check_masks(subject: _Subject) -> str:
     plain = call(subject.params, query, key, value, allowed)
     for name, arrays in (("key", (key + 3 * hidden, value)), ("value", (key, value + 3 * hidden))):
         other = call(subject.params, query, *(x.astype(np.float32) for x in arrays), allowed)
-        check_near(f"a {name} that the mask hides from all queries changes the result", other, plain)
+        _check_near(f"a {name} that the mask hides from all queries changes the result", other, plain)
     # One key for query 2, and all keys for the others: each query has its own mask.
     one_key = np.ones((B, 1, T, S), bool)
     one_key[:, :, 2, 1:] = False
-    one, other = (call(subject.params, query, key, x, one_key)[:, 2] for x in (value, _changed(value)))
-    check_near("a key that the mask hides from one query only changes its result", other, one)
+    shifted = np.concatenate([value[:, :1], value[:, 1:] + 3], 1).astype(np.float32)
+    one, other = (call(subject.params, query, key, x, one_key)[:, 2] for x in (value, shifted))
+    _check_near("a key that the mask hides from one query only changes its result", other, one)
     empty = allowed.copy()
     empty[1] = False
     result = np.asarray(call(subject.params, query, key, value, empty))
@@ -229,18 +246,12 @@ def _check_masks(subject: _Subject) -> str:
     return "masked keys are inert, but NaN in them reaches the result"
 
 
-def _changed(x: np.ndarray) -> np.ndarray:
-    """Returns the array with all keys but the first changed."""
-    return np.concatenate([x[:, :1], x[:, 1:] + 3], 1).astype(np.float32)
-
-
 def _check_cached(subject: _Subject) -> str:
     try:
         check_rows(subject.attention, subject.heads)
     except ValueError as error:
         raise BrokenLawError(str(error)) from error.__cause__
-    subject.stack.check_steps()
-    return "equal the full pass, with a prefix of 3 tokens and a beam of 2"
+    return "equal the full pass: a row that is computed alone is the same"
 
 
 def _check_maps(subject: _Subject) -> str:
@@ -257,9 +268,9 @@ def _check_maps(subject: _Subject) -> str:
         return of(), of(rows=[1], heads=[0])
 
     whole, part = quick(maps)(subject.params, query, key)
-    check_finite("a map", whole)
-    check_near("a map of one row and head differs from all maps", part, whole[:, :1, 1:2])
-    check_near("a masked key has weight: its map differs from 0", whole[..., -2:], jnp.zeros_like(whole[..., -2:]))
+    _check_finite("a map", whole)
+    _check_near("a map of one row and head differs from all maps", part, whole[:, :1, 1:2])
+    _check_near("a masked key has weight: its map differs from 0", whole[..., -2:], jnp.zeros_like(whole[..., -2:]))
     offered = offered_weights(without_partials(subject.attention))
     return f"{whole.shape[1]}, " + ("which it offers" if offered is not None else "its output for the identity")
 
@@ -275,7 +286,7 @@ def _check_gradients(subject: _Subject) -> str:
 
     gradients = quick(jax.grad(loss, (0, 1, 2, 3)))(subject.params, *subject.arrays(T))
     for name, of in zip(("parameter", "queries", "keys", "values"), gradients, strict=True):
-        check_finite(f"the gradient of the {name}", of)
+        _check_finite(f"the gradient of the {name}", of)
     count = len(jax.tree.leaves(subject.params))
     return "finite" + (f", also of {count} arrays of parameters" if count else "")
 
@@ -297,8 +308,8 @@ def _check_bfloat16(subject: _Subject) -> str:
             f"its result for bfloat16 arrays is {result.dtype}, so a model in bfloat16 cannot add it to its states; "
             "end with .astype(query.dtype)"
         )
-    check_finite("the gradient in bfloat16", gradients)
-    check_near("the result in bfloat16 differs from float32", result, expected, 0.06)
+    _check_finite("the gradient in bfloat16", gradients)
+    _check_near("the result in bfloat16 differs from float32", result, expected, 0.06)
     difference = float(np.abs(np.asarray(result, np.float32) - np.asarray(expected)).max())
     return f"gives bfloat16, at most {difference:.1g} from float32"
 
@@ -310,7 +321,7 @@ def _check_transforms(subject: _Subject) -> str:
     call = functools.partial(subject.masked, subject.params)
     rows = [x[:, None] for x in (*arrays, allowed)]
     mapped = quick(jax.vmap(call))(*rows)[:, 0]
-    check_near("the rows of a batch, one by one by jax.vmap, differ", mapped, quick(call)(*arrays, allowed))
+    _check_near("the rows of a batch, one by one by jax.vmap, differ", mapped, quick(call)(*arrays, allowed))
     return "change nothing, and the rows of a batch are independent"
 
 
@@ -323,6 +334,4 @@ _LAWS: dict[str, Callable[[_Subject], str]] = {
     "bfloat16": _check_bfloat16,
     "vmap and jit": _check_transforms,
     "cached steps": _check_cached,
-    "remat": lambda subject: subject.stack.check_remat(),
-    "meshes": lambda subject: subject.stack.check_mesh(),
 }

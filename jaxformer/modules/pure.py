@@ -10,8 +10,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import types
-import typing
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -152,9 +150,8 @@ def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -
         configurations and parts give equal results.
 
     Raises:
-      TypeError: the configuration is not an instance of the class in the model's annotation (if that is a dataclass);
-        the model takes no such keyword argument, a part is not hashable, or the model is a module instance instead of
-        its class; when used, the module holds state other than parameters.
+      TypeError: the model takes no such keyword argument, a part is not hashable, or the model is a module instance
+        instead of its class; when used, the module holds state other than parameters.
 
     >>> from jaxformer import functional, models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
@@ -174,25 +171,7 @@ def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -
         raise TypeError(f"pure takes the class {name} and a configuration, not a {name} that has its parameters")
     if parts:
         _check_parts(model, parts)
-    _check_config(model, config)
     return Pure(model, config, parts=tuple(sorted(parts.items())))
-
-
-def _check_config(model: Callable[..., object], config: object) -> None:
-    """Checks the class of a configuration, where the model's annotation is a dataclass or several of them."""
-    # The signature of a module class is that of its metaclass.
-    function = model.__init__ if isinstance(model, type) else model
-    try:
-        parameters = [name for name in inspect.signature(function).parameters if name != "self"]
-        expected = typing.get_type_hints(function).get(parameters[0])
-    except (AttributeError, IndexError, NameError, TypeError, ValueError):  # annotations need not be evaluable
-        return
-    union = typing.get_origin(expected) in (typing.Union, types.UnionType)
-    classes: tuple[Any, ...] = typing.get_args(expected) if union else (expected,)
-    if not all(isinstance(x, type) and dataclasses.is_dataclass(x) for x in classes) or isinstance(config, classes):
-        return
-    names = " or ".join(x.__name__ for x in classes)
-    raise TypeError(f"{getattr(model, '__name__', model)} takes {names}, got {type(config).__name__}")
 
 
 def _check_parts(model: Callable[..., object], parts: Mapping[str, object]) -> None:
@@ -200,17 +179,11 @@ def _check_parts(model: Callable[..., object], parts: Mapping[str, object]) -> N
     name = getattr(model, "__name__", model)
     # The signature of a module class is that of its metaclass.
     function = functools.partial(model.__init__, None) if isinstance(model, type) else model
-    _, *keywords = inspect.signature(function).parameters.values()
-    known = [p.name for p in keywords if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "rngs"]
-    if not any(p.kind is p.VAR_KEYWORD for p in keywords):
-        for part in parts:
-            if part not in known:
-                raise TypeError(f"{name} takes no {part!r}; it takes {', '.join(known) or 'no part'}")
-    for part, value in parts.items():
-        try:
-            hash(value)
-        except TypeError as error:
-            raise TypeError(f"{part} of {name} must be hashable, so that the model is: {error}") from None
+    try:
+        inspect.signature(function).bind(None, rngs=None, **parts)
+        hash(tuple(parts.values()))
+    except TypeError as error:
+        raise TypeError(f"the parts of {name} must be hashable arguments of it: {error}") from None
 
 
 def check_shapes(params: object, expected: Params, axes: Params | None = None) -> None:
