@@ -73,9 +73,6 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32
     """Returns 32 random bits for each index: one round of `mix32` for each word of the key.
 
     Equal indices have equal bits in every array. The high word of an index changes the last word of the key.
-
-    Raises:
-      ValueError: `key` holds several keys.
     """
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     words = jax.random.key_data(key) if is_typed else key

@@ -139,9 +139,6 @@ def check_fields(config: object, *may_be_zero: str) -> None:
 
     Args:
       may_be_zero: the names of sizes that may be 0, besides the ones that are filled in from the data.
-
-    Raises:
-      ValueError: an unknown choice, a size that is too small or not an integer, or a rate that is not in [0, 1).
     """
     for name, kind in typing.get_type_hints(type(config)).items():
         value = getattr(config, name)
@@ -176,11 +173,7 @@ def _check_integers(name: str, kind: object, value: object) -> None:
 
 
 def check_decoder_positions(config: TextConfig) -> None:
-    """Checks that positions do not depend on the final length of a sequence, which a decoder does not know.
-
-    Raises:
-      ValueError: they depend on it.
-    """
+    """Checks that positions do not depend on the final length of a sequence, which a decoder does not know."""
     if isinstance(config.positions, choices.Normalized):
         raise ValueError("positions must not be 'normalized', t / (N - 1), in a decoder: N is not known before the end")
 
@@ -273,11 +266,7 @@ class EncoderDecoderConfig(TextDecoderConfig):
 
 
 def check_tied_vocabularies(tie_embeddings: str, source: int, target: int) -> None:
-    """Checks that vocabularies of these sizes can share one table.
-
-    Raises:
-      ValueError: they have to share one, but the sizes differ.
-    """
+    """Checks that vocabularies of these sizes can share one table."""
     if tie_embeddings in ("inputs", "all") and source != target:
         raise ValueError(
             f"tie_embeddings={tie_embeddings!r} shares one table, so vocabularies must be equal: "

@@ -97,11 +97,7 @@ def name_of(attention: object) -> str:
 
 
 def taken_options(attention: AttentionFunction, **arguments: object) -> dict[str, object]:
-    """Returns those options of a layer that are not None, and those for which an attention function has no default.
-
-    Raises:
-      TypeError: it does not take an option that the layer has.
-    """
+    """Returns those options of a layer that are not None, and those for which an attention function has no default."""
     try:
         parameters = inspect.signature(attention).parameters
     except ValueError:  # a function without a signature
@@ -118,11 +114,7 @@ def taken_options(attention: AttentionFunction, **arguments: object) -> dict[str
 
 
 def check_result(result: ResultT, query: Array | np.ndarray, values: Array | np.ndarray) -> ResultT:
-    """Returns the result of an attention function, whose shape may be wrong if it is a user's own.
-
-    Raises:
-      ValueError: it is not an array ``[B, T, N, H]``.
-    """
+    """Returns the result of an attention function, whose shape may be wrong if it is a user's own."""
     expected = (*query.shape[:3], values.shape[3])
     shape = getattr(result, "shape", None)
     if shape != expected:
@@ -172,11 +164,7 @@ class Heads(NamedTuple):
 
 
 def check_rows(attention: AttentionFunction, heads: Heads) -> None:
-    """Checks that each row of an attention function is the same when it is computed alone, as in a cached step.
-
-    Raises:
-      ConfigError: a row differs, or cannot be computed alone.
-    """
+    """Checks that each row of an attention function is the same when it is computed alone, as in a cached step."""
     if _is_own(attention):
         return
     function, name = _concrete(attention), name_of(attention)
@@ -196,11 +184,7 @@ def check_rows(attention: AttentionFunction, heads: Heads) -> None:
 
 
 def check_linear(attention: AttentionFunction, heads: Heads) -> None:
-    """Checks that the output of an attention function is linear in the values, so that it has maps.
-
-    Raises:
-      ConfigError: it is not, and it does not offer its maps.
-    """
+    """Checks that the output of an attention function is linear in the values, so that it has maps."""
     if has_maps(attention, heads):
         return
     raise ConfigError(

@@ -84,11 +84,7 @@ class LoRA(Pure[ModelT_co, ConfigT_co]):
         return self.base.axes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": names(a), "b": names(b)})}
 
     def _adapters(self, make: Callable[[str, tuple[int, ...], tuple[int, ...]], Params]) -> Params:
-        """Returns ``make(name, shape of A, shape of B)`` for each target, under its path.
-
-        Raises:
-          ValueError: a target matches nothing, or only vectors.
-        """
+        """Returns ``make(name, shape of A, shape of B)`` for each target, under its path."""
         shapes, names = self.base.shapes, self.base.axes
         tree: Params = {}
         chosen = jax.tree_util.tree_leaves_with_path(matching(shapes, self.targets))

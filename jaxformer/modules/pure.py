@@ -117,11 +117,7 @@ def _abstract(net: Pure[ModelT_co, Hashable]) -> _Abstract[ModelT_co]:
 
 
 def _constants(net: Pure[Callable[..., object], Hashable]) -> Params:
-    """Returns the constants of a model as NumPy arrays; the compiler leaves out all operations of its parameters.
-
-    Raises:
-      ValueError: one depends on the key of the model.
-    """
+    """Returns the constants of a model as NumPy arrays; the compiler leaves out all operations of its parameters."""
     compute = jax.jit(lambda key: nnx.to_pure_dict(net._split(key)[2]))
     with jax.ensure_compile_time_eval():
         values, others = (jax.device_get(compute(jax.random.key(seed))) for seed in (0, 1))
@@ -191,9 +187,6 @@ def check_shapes(params: object, expected: Params, axes: Params | None = None) -
 
     Args:
       axes: the names of dimensions, with which a table of the vocabulary may be its copies (`sharding.with_copies`).
-
-    Raises:
-      ValueError: a path or shape differs; the message shows the first difference.
     """
     got = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
     want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
@@ -222,11 +215,7 @@ def _other_form(params: object, expected: Params) -> str:
 
 
 def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State, nnx.State]:
-    """Returns the graph of a module, its parameters and its constants, which are of type ``nnx.Variable`` itself.
-
-    Raises:
-      TypeError: the module holds other state; the message lists its paths and types.
-    """
+    """Returns the graph of a module, its parameters and its constants, which are of type ``nnx.Variable`` itself."""
     is_constant = lambda path, x: getattr(x, "type", type(x)) is nnx.Variable
     graph, params, constants, others = nnx.split(module, nnx.Param, is_constant, ...)
     if refused := nnx.to_flat_state(others):

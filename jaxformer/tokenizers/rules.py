@@ -12,9 +12,6 @@ def with_ids(rules: JsonObject, numbers: Mapping[int, int]) -> JsonObject:
     """Returns the content of a ``tokenizer.json`` with the tokens in `numbers`, which get new ids.
 
     A merge of BPE stays if both parts and the result do.
-
-    Raises:
-      ConfigError: its model is of another kind than BPE, Unigram, WordLevel and WordPiece.
     """
     added = [
         token | {"id": numbers[token["id"]]} for token in rules.get("added_tokens") or () if token["id"] in numbers

@@ -121,11 +121,7 @@ def attention(
 
 
 def check(request: Request, name: str) -> None:
-    """Checks that an implementation can compute a request on the target devices.
-
-    Raises:
-      ValueError: it cannot; the message has the reason.
-    """
+    """Checks that an implementation can compute a request on the target devices."""
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
 

@@ -95,12 +95,7 @@ class Request:
 def make_request(
     query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None, sinks=None
 ) -> Request:
-    """Returns a request after checking its shapes once, at trace time, for every implementation.
-
-    Raises:
-      ValueError: a rank, head count, head dim or length does not match; the message has the actual and expected values.
-      TypeError: the mask or the dropout is of another type.
-    """
+    """Returns a request after checking its shapes once, at trace time, for every implementation."""
     _check_shapes(query, key, value)
     if dropout is not None and not (isinstance(dropout, Dropout) and isinstance(dropout.key, jax.Array | np.ndarray)):
         raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
