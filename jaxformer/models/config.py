@@ -146,7 +146,10 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             same = OTHER_NAMES.get(value) if isinstance(value, str) else None
             hint = f"; did you mean {same!r}?" if same in typing.get_args(kind) else ""
             raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}{hint}")
-        _check_integers(name, kind, value)
+        kinds = typing.get_args(kind) or (kind,)
+        is_integer = int in kinds and float not in kinds and typing.get_origin(kind) is not tuple
+        if is_integer and value is not None and not isinstance(value, numbers.Integral):
+            raise ValueError(f"{name} must be an integer, got {value!r}")
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
@@ -154,22 +157,6 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
         if dataclasses.is_dataclass(value):
             check_fields(value, "offset")
-
-
-def _check_integers(name: str, kind: object, value: object) -> None:
-    """Checks that the value of an integer field is an integer, or a tuple of integers."""
-    kinds = typing.get_args(kind) or (kind,)
-    if int in kinds and float not in kinds and typing.get_origin(kind) is not tuple:
-        if value is not None and not isinstance(value, numbers.Integral):
-            raise ValueError(f"{name} must be an integer, got {value!r}")
-    elif several := next((x for x in (kind, *kinds) if typing.get_origin(x) is tuple), None):
-        entries = typing.get_args(several)
-        if value is None:
-            return
-        if not isinstance(value, tuple) or not all(isinstance(x, numbers.Integral) for x in value):
-            raise ValueError(f"{name} must be a tuple of integers, got {value!r}")
-        if ... not in entries and len(value) != len(entries):
-            raise ValueError(f"{name} must have {len(entries)} integers, got {value!r}")
 
 
 def check_decoder_positions(config: TextConfig) -> None:

@@ -247,10 +247,6 @@ class MixtureOfExperts(nnx.Module):
           capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the
             tokens; None for no limit, in which case XLA may compute every expert for every token on a GPU.
         """
-        if not 1 <= num_experts_per_token <= num_experts:
-            raise ValueError(
-                f"num_experts_per_token must be between 1 and {num_experts} experts, got {num_experts_per_token}"
-            )
         if d_ff is None:
             d_ff = 4 * d_model
         shapes = {"up": (num_experts, d_model, d_ff), "down": (num_experts, d_ff, d_model)}
