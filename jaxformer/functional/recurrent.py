@@ -232,7 +232,7 @@ def _steps_backward(static, residuals, upstream):
 
     def step(d_state: RecurrentState, of_step):
         d_output, inputs, (state, product), valid = of_step
-        advance = lambda inputs, product, state: _advance(cell, inputs, product, state, valid)
+        advance = lambda inputs, product, state: keep_state(valid, cell(inputs, product, state), state)
         _, backward = jax.vjp(advance, *_biased(inputs, product, biases), state)
         d_inputs, d_product, d_state = backward((d_state, d_output.astype(jnp.float32)))
         d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
@@ -262,7 +262,7 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
         inputs, valid = of_step
         kept = _dropped(state.hidden, multiplier).astype(dtype)
         product = _product("bd,dgh->bgh", kept, kernel)
-        new, output = _advance(cell, *_biased(inputs, product, biases), state, valid)
+        new, output = keep_state(valid, cell(*_biased(inputs, product, biases), state), state)
         return new, (output.astype(dtype), (state, product) if save else None)
 
     last, outputs = jax.lax.scan(step, state, (inputs, valid), reverse=reverse)
@@ -332,10 +332,6 @@ def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple
     """
     input_bias, hidden_bias = (bias.astype(jnp.float32)[None] for bias in biases)
     return jax.lax.optimization_barrier(inputs + input_bias), product + hidden_bias
-
-
-def _advance(cell: Cell, inputs: Array, product: Array, state: RecurrentState, valid: Array | None):
-    return keep_state(valid, cell(inputs, product, state), state)
 
 
 def keep_state(

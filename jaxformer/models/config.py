@@ -148,7 +148,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
             raise ValueError(f"{name} must be one of {typing.get_args(kind)}, got {value!r}{hint}")
         kinds = typing.get_args(kind) or (kind,)
         is_integer = int in kinds and float not in kinds and typing.get_origin(kind) is not tuple
-        if is_integer and value is not None and not isinstance(value, numbers.Integral):
+        if is_integer and not issubclass(type(value), numbers.Integral | None):
             raise ValueError(f"{name} must be an integer, got {value!r}")
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:

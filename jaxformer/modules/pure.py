@@ -56,7 +56,8 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
             shapes.
         """
         check_shapes(params, self.shapes, self.axes)
-        return nnx.merge(self._abstract.graph, params, self._abstract.constants)
+        abstract: _Abstract[ModelT_co] = _abstract(self)
+        return nnx.merge(abstract.graph, params, abstract.constants)
 
     def apply(self, params: Params, *args: object, **kwargs: object) -> Any:
         """Calls the model with these parameters: ``bind(params)(*args, **kwargs)``."""
@@ -65,7 +66,7 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     @property
     def shapes(self) -> Params:
         """The parameters' shapes and dtypes, as ``jax.ShapeDtypeStruct``."""
-        return self._abstract.shapes
+        return _abstract(self).shapes
 
     @property
     def num_parameters(self) -> int:
@@ -80,14 +81,10 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     @property
     def axes(self) -> Params:
         """The logical axis names of each parameter (see `jaxformer.axes`); "layers" comes first in a stack."""
-        return self._abstract.axes
+        return _abstract(self).axes
 
     def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT_co], nnx.State, nnx.State]:
         return split_params(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)))
-
-    @property
-    def _abstract(self) -> _Abstract[ModelT_co]:
-        return _abstract(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,19 +98,17 @@ class _Abstract(Generic[ModelT_co]):
 @functools.lru_cache(maxsize=64)
 def _abstract(net: Pure[ModelT_co, Hashable]) -> _Abstract[ModelT_co]:
     """Returns the graph, shapes and axes of a model, cached for equal models because tracing takes 0.1 s."""
-    graphs: list[nnx.GraphDef[ModelT_co]] = []
-    names: list[Params] = []
-    has_constants: list[bool] = []
+    found: list[tuple[nnx.GraphDef[ModelT_co], Params, bool]] = []
 
     def build() -> Params:
         graph, state, constants = net._split(jax.random.key(0))
-        graphs.append(graph)
-        has_constants.append(bool(constants))
-        names.append(nnx.to_pure_dict(jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))))
+        names = jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        found.append((graph, nnx.to_pure_dict(names), bool(constants)))
         return nnx.to_pure_dict(state)
 
     shapes = jax.eval_shape(build)
-    return _Abstract(graphs[0], shapes, names[0], _constants(net) if has_constants[0] else {})
+    graph, axes, has_constants = found[0]
+    return _Abstract(graph, shapes, axes, _constants(net) if has_constants else {})
 
 
 def _constants(net: Pure[Callable[..., object], Hashable]) -> Params:

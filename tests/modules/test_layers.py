@@ -279,7 +279,6 @@ REFUSALS = {
     "growth": (made(modules.ConvolutionStack, D, 2, growth=0), f"{OF_SIZE}2 and 0"),
     "kernel": (made(modules.Convolution, D, D, kernel_size=0), f"{SPANS}0 and 1"),
     "dilation": (made(modules.Convolution, D, D, dilation=0), f"{SPANS}3 and 0"),
-    "too few experts": (made(modules.MixtureOfExperts, D, E, num_experts_per_token=5), "1 and 4 experts, got 5"),
     "heads of a grid": (made(modules.GridAttention, D, 4, num_heads=3), "multiple of num_heads 3, got 4"),
     "patches": (made(modules.PatchEmbeddings, (4, 6), 4, D), r"a multiple of patch_size 4, got \(4, 6\)"),
     "images": (

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.bias import Bias, DenseBias, dense_bias, terms, with_four_dims
-from jaxformer.functional.dropout import Dropout, flat_index, keep
+from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask, as_mask
 
 T = TypeVar("T")
@@ -303,16 +303,6 @@ def _softmax_jvp(primals, tangents):
     if mask is not None:
         tangent = jnp.where(mask, tangent, 0.0)
     return weights, weights * (tangent - (weights * tangent).sum(-1, keepdims=True))
-
-
-def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[Array, ...]) -> Bool[Array, ...]:
-    """Returns True for each weight of a tile that dropout keeps.
-
-    Args:
-      dims: the full [B, N, T, S].
-      indices: the absolute indices of the tile in each dimension, as arrays that broadcast.
-    """
-    return keep(dropout.key, dropout.rate, flat_index(dims, indices))
 
 
 def add_sinks(
