@@ -65,10 +65,6 @@ class StepOfRows(Step[S], Protocol[S]):
         ...
 
 
-def _take(context, rows: jax.Array):
-    return context.take(rows)
-
-
 @dataclasses.dataclass(frozen=True)
 class ContextStep(Generic[S, T]):
     """A step of a model with its context: ``step(tokens, state, context) -> (scores, state)``.
@@ -80,7 +76,7 @@ class ContextStep(Generic[S, T]):
     step: Callable[[jax.Array, S, T], tuple[jax.Array, S]]
     context: T
     """The arrays that steps read and never change, such as the encoder's output for each row."""
-    select: Callable[[T, jax.Array], T] = _take
+    select: Callable[[T, jax.Array], T] = lambda context, rows: context.take(rows)
     """Selects rows of the context by index."""
 
     __repr__ = brief

@@ -92,7 +92,6 @@ class TokenModel(nnx.Module):
 
         Raises:
           ValueError: a name does not exist; the message lists the names that do.
-          TypeError: `names` is one string.
         """
         if names is None:
             names = self.attention_names
@@ -113,8 +112,6 @@ class TokenModel(nnx.Module):
 
 def check_names(names: Collection[str], known: Collection[str]) -> None:
     """Checks the names of attentions to capture."""
-    if isinstance(names, str):
-        raise TypeError(f"names must be a collection of names, such as [{names!r}], got the string {names!r}")
     if unknown := set(names) - set(known):
         raise ValueError(f"unknown attention names {sorted(unknown)}; there are {sorted(known)}")
 

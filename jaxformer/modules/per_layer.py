@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.modules.attention_function import AttentionFunction, name_of
+from jaxformer.modules.attention_function import AttentionFunction
 from jaxformer.modules.pure import split_params
 
 
@@ -47,7 +46,6 @@ def per_layer(factory: Callable[[nnx.Rngs, int], AttentionFunction]) -> PerLayer
       factory: a function, or a class of modules; it returns a module or a function.
 
     Raises:
-      TypeError: the factory does not take two arguments.
       ValueError: when the layers are made, two of them differ in their structure; the message names both.
 
     >>> from jaxformer import functional as F, models, pure
@@ -66,14 +64,6 @@ def per_layer(factory: Callable[[nnx.Rngs, int], AttentionFunction]) -> PerLayer
     >>> net.apply(params, jnp.ones((1, 4), int)).shape
     (1, 4, 20)
     """
-    try:
-        inspect.signature(factory).bind(None, 0)
-    except TypeError as error:
-        raise TypeError(
-            f"per_layer must get a function factory(rngs, layer), got {name_of(factory)}: {error}"
-        ) from None
-    except ValueError:
-        return PerLayer(factory)  # it has no signature
     return PerLayer(factory)
 
 
