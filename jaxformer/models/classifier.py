@@ -51,11 +51,7 @@ class Classifier(nnx.Module):
         self.load_balancing_weight = balance_weight(config)
 
     def __call__(self, inputs: Input, *, key: jax.Array | None = None) -> Float[Array, "B ... C"]:
-        """Returns logits, float32; class-token pooling reads the first token.
-
-        Args:
-          key: the key of dropout; None means no dropout.
-        """
+        """Returns logits, float32; class-token pooling reads the first token."""
         return self.run(inputs, key=key)[0]
 
     def training_logits(

@@ -46,11 +46,7 @@ class TokenModel(nnx.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define states")
 
     def __call__(self, *inputs: object, key: jax.Array | None = None) -> Float[Array, "B T V"]:
-        """Returns the logits of every token at every position, float32: the method `states` names the inputs.
-
-        Args:
-          key: the key of dropout; None means no dropout.
-        """
+        """Returns the logits of every token at every position, float32: the method `states` names the inputs."""
         return self.head.logits(self.states(*inputs, key=key)[0])
 
     def loss(
