@@ -113,10 +113,7 @@ def lstm_cell(
     """
     _check_gates("lstm_cell", 4, inputs, recurrent)
     if state.memory is None:
-        raise ValueError(
-            "the state of an LSTM has a memory, got None; a cell that calls lstm_cell starts from "
-            "state=RecurrentState(zeros, zeros), as returned by recurrent_start(lstm_cell, shape)"
-        )
+        raise ValueError("the state of an LSTM has a memory, got None; start from RecurrentState(zeros, zeros)")
     gates = inputs + recurrent
     entry, forget, exit_ = (jax.nn.sigmoid(gates[..., gate, :]) for gate in (0, 1, 3))
     memory = forget * state.memory + entry * jnp.tanh(gates[..., 2, :])

@@ -47,21 +47,13 @@ starts from the values of the module given; its self-attention and its cross-att
 def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
     """Checks that an attention function is no partial with arguments of a layer and no wrapper or method of a module.
 
-    Args:
-      settings: the arguments that this layer passes because of its own settings, such as a scale.
-
-    Raises:
-      ValueError: a ``functools.partial`` binds an argument that the layer passes itself.
-      TypeError: `attention` is not a function but, for example, the name of an implementation or a class; or it is a
-        wrapper or method of a module, whose parameters would not be trained.
+    The parameters of a wrapped module would not be trained. `settings` are the arguments that this layer passes because
+    of its own settings, such as a scale.
     """
-    if isinstance(attention, type):
-        name = attention.__name__
-        raise TypeError(f"attention must be a function or an instance of a module, got the class {name}; call {name}")
-    if not callable(attention):
+    if isinstance(attention, type) or not callable(attention):
         raise TypeError(
-            "attention must be a function, such as functools.partial(functional.attention, "
-            f"implementation='blockwise'), got {attention!r}"
+            "attention must be a function, such as functools.partial(functional.attention, implementation='blockwise'), "
+            f"or an instance of a module, got {attention!r}"
         )
     if (module := _wrapped_module(attention)) is not None:
         raise TypeError(

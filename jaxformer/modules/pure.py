@@ -194,19 +194,8 @@ def check_shapes(params: object, expected: Params, axes: Params | None = None) -
             problem = f"has shape {got[path]}" if path in got else "is missing"
             raise ValueError(
                 f"these parameters do not belong to this model: params{path} {problem}, "
-                f"the model has {want.get(path, 'nothing')}{_other_form(params, expected)}"
+                f"the model has {want.get(path, 'nothing')}; parameters are a nested dict of the model's names"
             )
-
-
-def _other_form(params: object, expected: Params) -> str:
-    """Returns a hint about parameters that are not a dict of the names of the model, such as a state of Flax."""
-    if isinstance(params, nnx.State):
-        return "; nnx.to_pure_dict makes a dict of an nnx.State"
-    if not isinstance(params, dict):
-        return f"; parameters are a nested dict, got a {type(params).__name__}"
-    if params.keys().isdisjoint(expected):
-        return f"; the outermost names are {sorted(params)}, those of the model {sorted(expected)}"
-    return ""
 
 
 def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State, nnx.State]:

@@ -271,7 +271,7 @@ REFUSALS = {
     ),
     "class of attention": (
         lambda: check_partial(modules.Linear),
-        "an instance of a module, got the class Linear; call",
+        r"an instance of a module, got <class .*Linear",
     ),
     "dot": (made(modules.Alignment, 6, 5, 7, kind="dot"), "equal sizes of queries and memory, got 6, 5"),
     "kind": (made(modules.Alignment, 2, 2, 2, kind="bahdanau"), "additive, dot, general, concat, got 'bahdanau'"),
