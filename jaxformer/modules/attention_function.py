@@ -52,8 +52,8 @@ def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) 
     """
     if isinstance(attention, type) or not callable(attention):
         raise TypeError(
-            "attention must be a function, such as functools.partial(functional.attention, implementation='blockwise'), "
-            f"or an instance of a module, got {attention!r}"
+            "attention must be a function, such as functools.partial(functional.attention, "
+            f"implementation='blockwise'), or an instance of a module, got {attention!r}"
         )
     if (module := _wrapped_module(attention)) is not None:
         raise TypeError(
