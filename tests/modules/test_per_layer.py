@@ -146,7 +146,7 @@ def test_functions_of_layers_must_be_one():
 
 
 def test_mistakes_of_factories_are_named():
-    with pytest.raises(TypeError, match=r"attention\(\) missing 1 required positional argument: 'value'"):
+    with pytest.raises(TypeError, match=r"missing .* argument: 'value'"):  # of jaxtyping here, else of Python
         blocks(per_layer(functional.attention)).init(jax.random.key(0))
     with pytest.raises(TypeError, match=r"got <class .*Scaled"):
         blocks(per_layer(lambda rngs, layer: Scaled)).init(jax.random.key(0))
