@@ -65,6 +65,10 @@ class StepOfRows(Step[S], Protocol[S]):
         ...
 
 
+def _take(context, rows: jax.Array):
+    return context.take(rows)
+
+
 @dataclasses.dataclass(frozen=True)
 class ContextStep(Generic[S, T]):
     """A step of a model with its context: ``step(tokens, state, context) -> (scores, state)``.
@@ -76,7 +80,7 @@ class ContextStep(Generic[S, T]):
     step: Callable[[jax.Array, S, T], tuple[jax.Array, S]]
     context: T
     """The arrays that steps read and never change, such as the encoder's output for each row."""
-    select: Callable[[T, jax.Array], T] = lambda context, rows: context.take(rows)
+    select: Callable[[T, jax.Array], T] = _take
     """Selects rows of the context by index."""
 
     __repr__ = brief
