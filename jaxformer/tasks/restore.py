@@ -65,24 +65,18 @@ def load(
     return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh, attention=attention)
 
 
-def predictor(
-    run: pathlib.Path,
-    config: TaskConfig,
-    *,
-    checkpoint: str = "best",
-    mesh: str = "",
-    attention: AttentionFunction | str | None = None,
-) -> Predictor:
+def predictor(run: pathlib.Path, config: TaskConfig, **options: Any) -> Predictor:
     """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only.
 
-    Its attention may differ too; see `load`.
+    Args:
+      options: see `any_predictor`.
     """
     if rundir.encoder_family(run):
         raise ConfigError(
             f"{run} was converted from an encoder without a head, which predicts nothing: train a classifier with "
             f"--init-from {run}"
         )
-    return any_predictor(run, config, checkpoint=checkpoint, mesh=mesh, attention=attention)
+    return any_predictor(run, config, **options)
 
 
 def any_predictor(
@@ -93,7 +87,10 @@ def any_predictor(
     mesh: str = "",
     attention: AttentionFunction | str | None = None,
 ) -> Any:
-    """Returns the predictor of a run, see `predictor`, or that of an encoder with a head that was never trained."""
+    """Returns the `predictor` of a run, or that of an encoder with a head that was never trained.
+
+    For the options, see `load`.
+    """
     config, own = own_attention.settle(config, run, attention, saved=config)
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)

@@ -81,7 +81,11 @@ def trim(
     check_new_folder(out)
     if sentences < 1:
         raise ConfigError(f"sentences must be at least 1, got {sentences}")
-    config = _read_config(run)
+    config = registry.read_config(run)
+    if not isinstance(config, CONFIGS):
+        raise ConfigError(f"{run} is a run of {config.task}, which has no vocabulary of texts to trim")
+    if config.attention:
+        raise ConfigError(f"{run} has an attention of its own, {config.attention}, and cannot be trimmed")
     text, tokenizer = read_text(*corpus), run_tokenizer(run)
     lines = list(dict.fromkeys(line for line in text.characters.split("\n") if line.strip()))
     whole = _directed(restore.any_predictor(run, config, checkpoint=checkpoint), language, source)
@@ -101,7 +105,8 @@ def trim(
         ) as saved:
             saved.save(0, small, {})
         facts = {"corpus": text.fingerprint, **_facts(run, tokenizer, params, cut)}
-        rundir.write_provenance(temporary, **facts, tokenizer=_fingerprint(smaller, temporary))
+        vocabulary = registry.task_of(smaller).vocabulary(temporary)
+        rundir.write_provenance(temporary, **facts, tokenizer=vocabulary.fingerprint)
         rundir.write_config(temporary, smaller.task, smaller)
         trimmed = _directed(restore.any_predictor(temporary, smaller), language, source)
         proof = prove(whole, trimmed, cut.tokens, lines[:sentences])
@@ -110,28 +115,10 @@ def trim(
     return proof
 
 
-def _read_config(run: pathlib.Path) -> Any:
-    """Returns the configuration of a run that can be trimmed.
-
-    Raises:
-      ConfigError: it is of another task, or has an attention of its own.
-    """
-    config = registry.read_config(run)
-    if not isinstance(config, CONFIGS):
-        raise ConfigError(f"{run} is a run of {config.task}, which has no vocabulary of texts to trim")
-    if config.attention:
-        raise ConfigError(f"{run} has an attention of its own, {config.attention}, and cannot be trimmed")
-    return config
-
-
 def _cut(
     run: pathlib.Path, config: TaskConfig, tokenizer: Tokenizer, text: Text, lines: Sequence[str]
 ) -> trimming.Trimmed:
-    """Returns the smaller tokenizer.
-
-    Raises:
-      ConfigError: the text needs all tokens.
-    """
+    """Returns the smaller tokenizer."""
     needed = text.lines() if isinstance(config, LanguageModelingConfig) else []  # with line breaks
     cut = trimming.trim(tokenizer, [*lines, *needed], multiple=VOCAB_MULTIPLE)
     if len(cut.tokens) == tokenizer.vocab_size:
@@ -174,17 +161,8 @@ def _ranges(tokens: np.ndarray) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _fingerprint(config: TaskConfig, run: pathlib.Path) -> str:
-    """Returns the hash of a run's vocabulary, with its classes if it has any."""
-    return registry.task_of(config).vocabulary(run).fingerprint
-
-
 def _directed(predictor: Any, language: str, source: str) -> Any:
-    """Returns a predictor that translates between two languages, if any are given.
-
-    Raises:
-      ConfigError: the run has no such languages, or needs some that are not given.
-    """
+    """Returns a predictor that translates between two languages, if any are given; refuses those that it lacks."""
     if not isinstance(predictor, Translator):
         if language or source:
             raise ConfigError(f"the language {language or source} has no effect: the run does not translate")
