@@ -63,6 +63,13 @@ def in_order(results: Iterable[tuple[int, T]]) -> list[T]:
     return [result for _, result in sorted(results, key=operator.itemgetter(0))]
 
 
+def check_texts(**sequences: object) -> None:
+    """Checks that sequences of texts are no single text, each of whose characters would be one."""
+    for name, texts in sequences.items():
+        if isinstance(texts, str):
+            raise TypeError(f"{name} must be a sequence of texts, got one text; write [text]")
+
+
 def padded(sequences: Sequence[Sequence[int] | np.ndarray], shape: tuple[int, int], pad: int) -> Tokens[np.ndarray]:
     """Returns sequences of tokens as the first rows of a batch of this shape.
 

@@ -72,11 +72,7 @@ class TuneConfig:
 
 
 def check_length(name: str, length: int, limit: int | None) -> None:
-    """Checks that the positions of a model are enough for the longest texts of its training.
-
-    Raises:
-      ConfigError: they are too few.
-    """
+    """Checks that the positions of a model are enough for the longest texts of its training."""
     if limit is not None and length > limit:
         raise ConfigError(f"{name} is {length}, but model.max_positions is {limit}")
 
@@ -92,11 +88,7 @@ def split_classes(text: str) -> tuple[str, ...]:
 
 
 def check_classes(setting: str) -> None:
-    """Checks the setting `classes`.
-
-    Raises:
-      ConfigError: the setting names only one class, or a class twice.
-    """
+    """Checks the setting `classes`."""
     names = split_classes(setting)
     if len(names) != len(set(names)) or len(names) == 1:
         raise ConfigError(f"classes must be two or more different names, got {setting!r}")
@@ -355,25 +347,13 @@ class TaskConfig:
         return self
 
     def check(self) -> None:
-        """Checks that settings are compatible with each other, before anything is read.
-
-        Raises:
-          ConfigError: two settings contradict each other; the message names both.
-        """
+        """Checks that settings are compatible with each other, before anything is read."""
 
     def check_resumed(self, saved: Self, done: int) -> None:
-        """Checks that a run with the configuration `saved` can go on with this one after `done` steps.
-
-        Raises:
-          ConfigError: a completed step would have been another one.
-        """
+        """Checks that a run with the configuration `saved` can go on with this one after `done` steps."""
 
     def check_init(self, source: TaskConfig) -> None:
-        """Checks that settings are compatible with the run that `init_from` names, before anything is read.
-
-        Raises:
-          ConfigError: this run cannot start from that one.
-        """
+        """Checks that settings are compatible with the run that `init_from` names, before anything is read."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

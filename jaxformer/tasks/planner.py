@@ -95,11 +95,7 @@ def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:
 
 
 def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = None) -> Workload:
-    """Lowers the training step of a configuration for the devices of a mesh, which need not exist on this machine.
-
-    Raises:
-      ConfigError: the model cannot take a batch of this shape, such as one that is longer than its positions.
-    """
+    """Lowers the training step of a configuration for the devices of a mesh, which need not exist on this machine."""
     setup = planned_setup(config, mesh)
     num_rows, length = shape or setup.network.largest_batch
     try:

@@ -66,11 +66,7 @@ AnyTask: TypeAlias = "Task[Any, Any, Any]"
 
 
 def get(name: str) -> AnyTask:
-    """Returns the task of this name.
-
-    Raises:
-      ConfigError: there is no such task, or it or its configuration has the name of another one.
-    """
+    """Returns the task of this name."""
     _add_installed(name)
     if name not in TASKS:
         own = "your own is found by an entry point of the group jaxformer.tasks, or a line in registry.TASKS"
@@ -87,11 +83,7 @@ def get(name: str) -> AnyTask:
 
 
 def config_class(name: str) -> type[TaskConfig]:
-    """Returns the configuration class of a task; a built-in task itself is not imported.
-
-    Raises:
-      ConfigError: there is no such task.
-    """
+    """Returns the configuration class of a task; a built-in task itself is not imported."""
     if name in CONFIGS:
         return getattr(importlib.import_module(f"jaxformer.tasks.{name}.config"), CONFIGS[name])
     return get(name).config
@@ -105,11 +97,7 @@ def _add_installed(name: str) -> None:
 
 
 def task_of(config: TaskConfig) -> AnyTask:
-    """Returns the task of a configuration.
-
-    Raises:
-      ConfigError: `config` does not belong to a task.
-    """
+    """Returns the task of a configuration."""
     task = get(type(config).task) if type(config).task else None
     if task is None:
         raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")

@@ -90,9 +90,6 @@ def report(
     Args:
       commands: function from the name of a corpus to the command that shows the attention of its examples.
       other: the scores of the run to compare with.
-
-    Raises:
-      ConfigError: the other run was scored on other examples.
     """
     corpora, examples, ranked_by = [], [], ""
     for number, (name, scores) in enumerate(scored.scores.items()):

@@ -116,11 +116,7 @@ def encoder_family(run: pathlib.Path) -> str:
 
 
 def check_trained(run: pathlib.Path) -> None:
-    """Checks that a run was made by training, so that it has data.
-
-    Raises:
-      ConfigError: `jaxformer convert` or `jaxformer trim` made it.
-    """
+    """Checks that a run was made by training, so that it has data."""
     if is_pretrained(run):
         what = kind_of_pretrained(run)
         raise ConfigError(f"{run} is {what}, which has no data of its own; `jaxformer score` scores a text")
@@ -132,11 +128,7 @@ def _is_leftover(path: pathlib.Path) -> bool:
 
 
 def check_config(out: pathlib.Path, saved: TaskConfig, config: TaskConfig) -> None:
-    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`.
-
-    Raises:
-      ConfigError: the configurations differ; the message has the first difference.
-    """
+    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`."""
     if type(saved) is not type(config) or lasting(saved) != lasting(config):
         text = difference(lasting(saved), lasting(config))
         raise ConfigError(f"{out} holds a run of another configuration: {text}")
@@ -147,10 +139,6 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
     Args:
       hashes: those of the parts to check, by the names of the parts.
-
-    Raises:
-      ConfigError: it was trained on other data, for which its parameters and the order of its batches are wrong; or
-        provenance.json cannot be read.
     """
     known = read_optional_json(out / "provenance.json").get("data", hashes)
     saved = {part: known[part] for part in hashes if part in known}
@@ -159,11 +147,7 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
 
 def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
-    """Checks, by its hash, that a run still has the vocabulary with which its parameters were trained.
-
-    Raises:
-      ConfigError: it has another one, for example one that was retrained instead of copied from `init_from`.
-    """
+    """Checks, by its hash, that a run still has the vocabulary with which its parameters were trained."""
     saved = read_optional_json(out / "provenance.json").get("tokenizer", fingerprint)
     if saved != fingerprint:
         raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")

@@ -52,11 +52,7 @@ def saved_tokenizer(run: pathlib.Path) -> pathlib.Path | None:
 
 
 def run_tokenizer(run: pathlib.Path) -> Tokenizer:
-    """Loads the tokenizer of a run.
-
-    Raises:
-      DataError: it is missing or damaged.
-    """
+    """Loads the tokenizer of a run."""
     path = saved_tokenizer(run)
     if path is None:
         raise DataError(f"{run} has no tokenizer: neither {' nor '.join(FILES)}")
@@ -125,11 +121,7 @@ def make_run_tokenizer(
 
 
 def planned_vocab_size(config: Any, text: str = "text", smallest: int | tuple[int, ...] = 1) -> int:
-    """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error.
-
-    Raises:
-      UnknownSizeError: the tokens are characters, whose number only the data determine; with the `smallest` size.
-    """
+    """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error."""
     if not config.model.vocab_size and config.data.tokenizer == "characters":
         message = f"the number of characters is not known without the {text}: give --model.vocab_size N"
         raise UnknownSizeError(message, smallest)
@@ -137,11 +129,7 @@ def planned_vocab_size(config: Any, text: str = "text", smallest: int | tuple[in
 
 
 def check_vocab_size(name: str, setting: int, found: int, what: str = "tokenizer has") -> None:
-    """Checks a size in the settings of a model, 0 for the one that is found.
-
-    Raises:
-      DataError: they differ.
-    """
+    """Checks a size in the settings of a model, 0 for the one that is found."""
     if setting not in (0, found):
         raise DataError(f"model.{name} is {setting}, but the {what} {found}")
 

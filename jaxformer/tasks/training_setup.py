@@ -58,11 +58,7 @@ class TrainingSetup(Generic[ModelT, BatchT]):
 
     @functools.cached_property
     def frozen(self) -> Params | None:
-        """True for each frozen parameter; None if all are trained.
-
-        Raises:
-          ConfigError: a pattern matches no parameter, or all are frozen, or all adapters are.
-        """
+        """True for each frozen parameter; None if all are trained."""
         if not (patterns := self.config.tune.frozen_patterns):
             return None
         try:
@@ -274,11 +270,7 @@ def make_training_setup(
 
 
 def _with_adapters(network: Network[ModelT, BatchT], adapters: LowRank) -> Network[ModelT, BatchT]:
-    """Returns the network with adapters.
-
-    Raises:
-      ConfigError: the targets match no matrix.
-    """
+    """Returns the network with adapters."""
     net = lora(network.net, rank=adapters.rank, targets=adapters.target_patterns, alpha=adapters.alpha)
     try:
         net.shapes  # noqa: B018
@@ -315,9 +307,6 @@ def check_memory(setup: TrainingSetup[ModelT, BatchT]) -> None:
 
     This is a lower bound: it counts only parameters, their gradient and moments if they are trained, and the batch, all
     divided among the devices.
-
-    Raises:
-      ConfigError: they cannot; the message has the sizes.
     """
     network, placement = setup.network, setup.placement
     devices = placement.mesh.devices.flatten().tolist()

@@ -14,14 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import sharding, training
+from jaxformer import training
 from jaxformer.data.text import Text, read_text
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path, write_text
 from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
-from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import AnyNet, Say
 from jaxformer.tasks.captioning.config import CaptioningConfig
@@ -31,7 +30,6 @@ from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
 from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.text import VOCAB_MULTIPLE, run_tokenizer, saved_tokenizer
-from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tasks.trim_proof import Proof, prove, rows, token_axes
@@ -91,7 +89,7 @@ def trim(
     whole = _directed(restore.any_predictor(run, config, checkpoint=checkpoint), language, source)
     plain = dataclasses.replace(config, tune=dataclasses.replace(config.tune, adapters=None), init_from="")
     params = whole.net.merged(whole.params) if isinstance(whole.net, LoRA) else whole.params
-    whole = dataclasses.replace(whole, net=_net(plain, run), params=params)
+    whole = dataclasses.replace(whole, net=restore.run_setup(run, plain).network.net, params=params)
     cut = _cut(run, config, tokenizer, text, lines)
     say(f"{len(cut.tokens):,} of {tokenizer.vocab_size:,} tokens stay")
     smaller, file = _with_vocabulary(plain, cut.tokens), saved_tokenizer(run)
@@ -99,7 +97,8 @@ def trim(
     with creating_folder(out, mode=0o777) as temporary:
         cut.tokenizer.save(temporary / file.name)
         _copy_files(run, temporary, config, cut.tokens)
-        small = cut_tables(params, whole.net, _net(smaller, temporary), cut.tokens, tokenizer.vocab_size)
+        net = restore.run_setup(temporary, smaller).network.net
+        small = cut_tables(params, whole.net, net, cut.tokens, tokenizer.vocab_size)
         with training.Checkpoints(
             temporary / rundir.PRETRAINED, keep_last=1, timeout=training.save_timeout(small)
         ) as saved:
@@ -186,12 +185,6 @@ def _with_vocabulary(config: Any, tokens: np.ndarray) -> Any:
         ids = ",".join(str(numbers[token]) for token in ends)
         changes["decode"] = dataclasses.replace(config.decode, eos_token_ids=ids)
     return dataclasses.replace(config, **changes)
-
-
-def _net(config: TaskConfig, run: pathlib.Path) -> AnyNet:
-    """Returns the network of a configuration for the vocabulary of a run."""
-    task = registry.task_of(config)
-    return make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(""))).network.net
 
 
 def cut_tables(params: Params, whole: AnyNet, small: AnyNet, tokens: np.ndarray, size: int) -> Params:

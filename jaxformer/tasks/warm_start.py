@@ -133,11 +133,7 @@ def resized_grid(
 
 
 def check(config: TaskConfig, about: WarmStart) -> None:
-    """Checks that a warm start took something, and that the setting `init_positions` had an effect.
-
-    Raises:
-      ConfigError: no parameter fits, or no table of positions has another length.
-    """
+    """Checks that a warm start took something, and that the setting `init_positions` had an effect."""
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
     if config.init_positions != TaskConfig.init_positions and not about.resized:

@@ -75,11 +75,7 @@ class DataConfig:
         self.check_columns()
 
     def check_columns(self) -> None:
-        """Checks the number of columns.
-
-        Raises:
-          ConfigError: it is another than the task needs.
-        """
+        """Checks the number of columns."""
         if len(self.columns) not in (2, 3):
             raise ConfigError(f"columns must be two numbers, or three for pairs of texts, got {self.columns}")
         if self.separator == "space" and set(self.columns) != {0, 1}:

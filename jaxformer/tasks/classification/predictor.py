@@ -21,7 +21,7 @@ from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, in_order
+from jaxformer.tasks.batched import batched, check_texts, in_order
 from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 32
@@ -136,8 +136,7 @@ class TextClassifier:
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, tuple[Tokens[np.ndarray], np.ndarray, np.ndarray | None]]]:
         """Yields the index of each text, its tokens, probabilities and weights of the class token."""
-        if isinstance(texts, str):  # each of its characters would be a text
-            raise TypeError("texts must be a sequence of texts, got one text; write [text]")
+        check_texts(texts=texts)
         # As `read_examples` does:
         texts = ["\t".join(map(str.strip, text.split("\t"))) if self.has_pairs else text.strip() for text in texts]
         for number, text in enumerate(texts, first):

@@ -18,7 +18,7 @@ from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, column, in_order, padded
+from jaxformer.tasks.batched import batched, check_texts, column, in_order, padded
 from jaxformer.tasks.config import Beam, Sample
 from jaxformer.tasks.generation import TextPredictor, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
@@ -68,11 +68,7 @@ class TextGenerator(TextPredictor):
         return [best[0].text for best in self.continuations(prompts, **options)]
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
-        """Returns an ensemble of this model and others, with the shortest of their context lengths.
-
-        Raises:
-          ConfigError: see `TextPredictor`.
-        """
+        """Returns an ensemble of this model and others, with the shortest of their context lengths."""
         window = min([self.window, *(other.window for other in others)])
         return dataclasses.replace(super().ensemble_with(others), window=window)
 
@@ -104,8 +100,7 @@ class TextGenerator(TextPredictor):
             would be longer than the window.
           DataError: a prompt has characters that are not in the vocabulary, and there is no `warn`.
         """
-        if isinstance(prompts, str):  # each of its characters would be a prompt
-            raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
+        check_texts(prompts=prompts)
         decode = self.decode
         found = decode.num_texts(n_best)
         is_beam = isinstance(decode.finder, Beam) and decode.finder.beam_size > 1
@@ -196,8 +191,7 @@ class TextGenerator(TextPredictor):
         Raises:
           TypeError, DataError: see `continuations`.
         """
-        if isinstance(texts, str):
-            raise TypeError("texts must be a sequence of texts, got one text; write [text]")
+        check_texts(texts=texts)
         nets, params = zip(*self._models, strict=True)
         encoded = [self._encode(number, text, warn) for number, text in enumerate(texts, first)]
         windows = [

@@ -40,11 +40,7 @@ def only(config: LanguageModelingConfig, name: str) -> LanguageModelingConfig:
 def prepare_mixture(
     config: LanguageModelingConfig, corpus: TextMixture, run: pathlib.Path
 ) -> Data[MixedWindows | OrderedWindows]:
-    """Tokenizes several texts with one vocabulary, and cuts each into windows.
-
-    Raises:
-      DataError: a text is shorter than a window.
-    """
+    """Tokenizes several texts with one vocabulary, and cuts each into windows."""
     data, cache = config.data, data_cache(config.data.cache)
     whole = Texts(tuple(part.train for part in corpus.parts.values()))
     tokenizer = make_run_tokenizer(run, whole, cache, kind=data.tokenizer, vocab_size=data.vocab_size)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer import models, sharding
+from jaxformer import models
 from jaxformer.errors import ConfigError
 from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
@@ -27,7 +27,6 @@ from jaxformer.interop.pretrained import write
 from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import brief
-from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TuneConfig
@@ -37,7 +36,6 @@ from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.pretrained.conversion import decoder_with_rows, with_rows
 from jaxformer.tasks.pretrained.languages import languages_of, with_languages
 from jaxformer.tasks.text import run_tokenizer
-from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer, PublishedTokenizer
@@ -150,8 +148,7 @@ def load_run(run: str | os.PathLike[str], checkpoint: str, mesh: str) -> Loaded:
     files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
     params, _ = restore.load_params(run, checkpoint, mesh)
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
-    placement = Placement(sharding.mesh(mesh))
-    net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
+    net = restore.run_setup(run, plain, mesh).network.net
     return Loaded(run, config, tokenizer, files, *_with_rows_of(tokenizer, net, params))
 
 
@@ -160,9 +157,6 @@ def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str, encode
 
     Args:
       encoder: the family of an encoder that was converted without a head.
-
-    Raises:
-      ConfigError: see `equivalent.fitted`; or the family implies other rules of the tokenizer, or another padding id.
     """
     if encoder:
         return Fitted(family or encoder, pure(models.make_encoder, net.config, **dict(net.parts)), params["encoder"])
@@ -259,9 +253,6 @@ def with_start_of_family(found: Translator) -> Translator:
 
     The vectors of padding and of the run's own start are exchanged, so probabilities stay the same: a search chooses
     neither, and an encoder sees neither.
-
-    Raises:
-      ConfigError: the family cannot express the start.
     """
     (family, _, params), pad, bos = found.model, found.special.pad, found.special.bos
     if family in ("mbart", "m2m_100") and not found.tags:

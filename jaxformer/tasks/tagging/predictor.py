@@ -21,7 +21,7 @@ from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, in_order
+from jaxformer.tasks.batched import batched, check_texts, in_order
 from jaxformer.tasks.classification.predictor import ROWS, ClassVocabulary, row_length
 
 
@@ -63,8 +63,7 @@ class Tagger:
         Raises:
           TypeError: `texts` is one text and not a sequence of texts.
         """
-        if isinstance(texts, str):  # each of its characters would be a text
-            raise TypeError("texts must be a sequence of texts, got one text; write [text]")
+        check_texts(texts=texts)
         sentences = [split_words(text) if isinstance(text, str) else tuple(text) for text in texts]
         tokenizer, most = self.vocabulary.tokenizer, self.max_length - 2
         tokenized = tokenize_words(sentences, tokenizer, most)

@@ -110,11 +110,7 @@ def _planned(tokens: TokenizedPairs | TaggedPairs, plan: BatchPlan) -> PlannedPa
 
 
 def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
-    """Checks that the positions of the model are enough for batches of these lengths.
-
-    Raises:
-      DataError: they are too few.
-    """
+    """Checks that the positions of the model are enough for batches of these lengths."""
     limit, multiple = config.model.length_limit, config.data.length_multiple
     if limit is not None and max(lengths) > limit:
         raise DataError(
@@ -126,11 +122,7 @@ def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
 def prepare_part(
     config: TranslationConfig, corpus: Corpora | Mixture, cache: pathlib.Path, share: Share
 ) -> Iterator[str]:
-    """Learns the vocabulary, tokenizes a share of the training pairs, and the validation pairs; yields what is done.
-
-    Raises:
-      DataError, JaxformerError, OSError: see `pipeline.prepare_part`.
-    """
+    """Learns the vocabulary, tokenizes a share of the training pairs, and the validation pairs; yields what is done."""
     with tempfile.TemporaryDirectory() as folder:
         run = registry.split_init(config.init_from)[0] if config.init_from else pathlib.Path(folder)
         tokenizer, about = _tokenizer(config, corpus, run)

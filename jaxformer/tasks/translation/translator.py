@@ -27,7 +27,7 @@ from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, column, in_order, padded
+from jaxformer.tasks.batched import batched, check_texts, column, in_order, padded
 from jaxformer.tasks.generation import TextPredictor
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources
 from jaxformer.tasks.translation.config import DecodeConfig
@@ -41,7 +41,6 @@ BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 LONGEST = 32 * BUCKETS[-1]
 """The maximum number of source tokens for a model without a position limit; a longer text is not a sentence."""
-
 
 _FEW = 12
 """The number of languages that a message names."""
@@ -93,20 +92,16 @@ class Translator(TextPredictor):
         )
 
     def _begin(self, side: Side) -> tuple[int, ...]:
-        """Returns the tokens that each text of a side begins with.
-
-        Raises:
-          ConfigError: one of them is for a language, but none is chosen.
-        """
+        """Returns the tokens that each text of a side begins with."""
         if self.tags not in (side, "both"):
             return self.tokenizer.start
-        of_source = self.tags == "both" and side == "source"
-        language, tags = self.source_language if of_source else self.language, self.tokenizer.tags
-        if language not in tags:
-            some = first_few([*tags], _FEW)
-            what = "translates from" if of_source else "translates to"
-            raise ConfigError(f"the run {what} {some}: choose one with --{'from' if of_source else 'to'} LANGUAGE")
-        return (tags[language],)
+        language, what = self.language, "to"
+        if self.tags == "both" and side == "source":
+            language, what = self.source_language, "from"
+        if language not in self.tokenizer.tags:
+            some = first_few([*self.tokenizer.tags], _FEW)
+            raise ConfigError(f"the run translates {what} {some}: choose one with --{what} LANGUAGE")
+        return (self.tokenizer.tags[language],)
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
         """Returns the best translation of each sentence, in order; for a blank sentence it is empty.
@@ -140,8 +135,7 @@ class Translator(TextPredictor):
             long.
           DataError: a sentence is longer than the model's positions, and there is no `warn`.
         """
-        if isinstance(sentences, str):  # each of its characters would be a sentence
-            raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
+        check_texts(sentences=sentences)
         if prefixes is not None and len(prefixes) != len(sentences):
             raise ValueError(f"there must be a prefix for each of {len(sentences)} sentences, got {len(prefixes)}")
         number = self.decode.num_texts(n_best)
@@ -398,8 +392,7 @@ def _meant(code: str, languages: Collection[str]) -> str:
 
 def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:
     """Returns both sides of pairs, after checking that they are sequences of equal length."""
-    if isinstance(sources, str) or isinstance(targets, str):
-        raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
+    check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
         raise ValueError(f"there must be a target for each of {len(sources)} sources, got {len(targets)}")
     return (list(sources), "source"), (list(targets), "target")

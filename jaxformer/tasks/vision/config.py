@@ -106,11 +106,7 @@ class VisionConfig(TaskConfig):
 
 
 def check_images(part: str, model: VisionTransformerConfig | GridConfig, shift: int) -> None:
-    """Checks the images of a model, and the setting `data.shift`.
-
-    Raises:
-      ConfigError: the images have neither 1 nor 3 channels, or `shift` is not below their shorter side.
-    """
+    """Checks the images of a model, and the setting `data.shift`."""
     if model.num_channels not in (1, 3):
         raise ConfigError(f"{part}.num_channels must be 1 (gray) or 3 (RGB), got {model.num_channels}")
     side = min(model.image_size)
