@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
 from jaxformer.errors import ConfigError
+from jaxformer.files import local_path
 from jaxformer.reprs import as_html, brief
 from jaxformer.tasks import own_files
 from jaxformer.training.config import AdamConfig, MuonConfig, TrainConfig
@@ -71,6 +72,22 @@ class TuneConfig:
         return words(self.frozen)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataFolders:
+    """The folders of a task's data; its `DataConfig` adds the rest."""
+
+    directory: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder for tokenized texts and decoded images, named by hash; by default `data` in the user's cache
+    (JAXFORMER_CACHE)."""
+
+    _repr_html_ = as_html
+
+    def __post_init__(self) -> None:
+        local_path(self.cache)
+
+
 def check_length(name: str, length: int, limit: int | None) -> None:
     """Checks that the positions of a model are enough for the longest texts of its training."""
     if limit is not None and length > limit:
@@ -85,6 +102,12 @@ def words(text: str) -> tuple[str, ...]:
 def split_classes(text: str) -> tuple[str, ...]:
     """Returns the comma-separated names of classes in a setting, normalized (NFC) as labels are."""
     return words(unicodedata.normalize("NFC", text))
+
+
+def check_pair(columns: tuple[int, ...]) -> None:
+    """Checks that the columns of a table are two."""
+    if len(columns) != 2 or min(columns) < 0 or columns[0] == columns[1]:
+        raise ConfigError(f"columns must be two different numbers from 0, got {columns}")
 
 
 def check_classes(setting: str) -> None:

@@ -69,7 +69,7 @@ def are_same(text: str, other: str) -> bool:
 
 
 def check_saved(text: str, folder: pathlib.Path) -> None:
-    """Checks the setting in a saved config.json, which may be someone else's: it says what to run, and with which hash."""
+    """Checks the setting in a saved config.json, which may be someone else's: it says what to run, and its hash."""
     reference = parse(text)
     if reference.path is None:
         return

@@ -98,9 +98,9 @@ def _add_installed(name: str) -> None:
 
 def task_of(config: TaskConfig) -> AnyTask:
     """Returns the task of a configuration."""
-    task = get(type(config).task) if type(config).task else None
-    if task is None:
+    if not type(config).task:
         raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
+    task = get(type(config).task)
     if not isinstance(config, task.config):
         got, expected = (f"{kind.__module__}.{kind.__qualname__}" for kind in (type(config), task.config))
         raise ConfigError(
@@ -274,7 +274,7 @@ def _functions(file: pathlib.Path) -> list[tuple[str, str]]:
             num_required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
             returned = "Config" if node.returns is None else ast.unparse(node.returns).strip("'\"")
             if num_required == 0 and None not in node.args.kw_defaults and returned.endswith("Config"):
-                entries.append((node.name, ((ast.get_docstring(node) or "").splitlines() or [""])[0]))
+                entries.append((node.name, (ast.get_docstring(node) or "").partition("\n")[0]))
     return entries
 
 
@@ -294,31 +294,19 @@ def _load_file(path: pathlib.Path) -> types.ModuleType:
 
 
 def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig:
-    public = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, types.FunctionType) and _is_config(module, name, value)
-    }
-    if not function:
-        if len(public) != 1:
-            raise ConfigError(
-                f"{reference} holds {', '.join(public) or 'no function'}; choose one with {reference}:NAME"
-            )
-        function = next(iter(public))
-    value = getattr(module, function, None)
-    if isinstance(value, types.FunctionType) and (needed := _required(value)):
-        raise ConfigError(f"{reference}: {function} needs {', '.join(needed)}; a configuration takes no arguments")
+    functions = {name: x for name, x in vars(module).items() if isinstance(x, types.FunctionType) and name[0] != "_"}
+    public = [name for name, x in functions.items() if x.__module__ == module.__name__ and not _required(x)]
+    if not function and len(public) != 1:
+        raise ConfigError(f"{reference} holds {', '.join(public) or 'no function'}; choose one with {reference}:NAME")
+    function = function or public[0]
     if function not in public:
+        if function in functions and (needed := _required(functions[function])):
+            raise ConfigError(f"{reference}: {function} needs {', '.join(needed)}; a configuration takes no arguments")
         raise ConfigError(f"{reference}: no function {function!r}{did_you_mean(function, public)}")
-    config = public[function]()
+    config = functions[function]()
     if not isinstance(config, TaskConfig):
         raise ConfigError(f"{reference} returned {type(config).__name__}, which is not the configuration of a task")
     return config
-
-
-def _is_config(module: types.ModuleType, name: str, function: types.FunctionType) -> bool:
-    """Returns True if the module itself defines this public function, and it can be called without arguments."""
-    return function.__module__ == module.__name__ and not name.startswith("_") and not _required(function)
 
 
 def _required(function: types.FunctionType) -> list[str]:

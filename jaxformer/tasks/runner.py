@@ -76,7 +76,9 @@ def train(
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
-    _check_metric(task, config.train.metric)
+    metric, metrics = config.train.metric, ("loss", *task.metrics)
+    if metric not in metrics:
+        raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, metrics)}")
     if tracked := config.train.log_to:
         lazy.require(tracked, what=f"train.log_to {tracked} needs", extra=tracked)
     if profile:
@@ -87,7 +89,11 @@ def train(
     saved = registry.read_config(out) if rundir.holds_run(out) else None
     settled = functools.partial(own_attention.settle, config, out, attention, saved=saved)
     config, own = processes.in_all(settled, "another process cannot load the attention: see its message")
-    _check_memory(task, config, placement, own)
+    try:
+        vocab_size = task.vocab_size(config)
+    except UnknownSizeError as error:  # only the data determine it
+        vocab_size = error.smallest
+    check_memory(make_training_setup(task, config, vocab_size, placement, own and own.attention))
     with run_lock.held(out):
         storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
         timer = training.PhaseTimer(out / "time.json" if processes.is_first() else None, began=began)
@@ -143,7 +149,11 @@ class _Start:
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement, own)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
         _report_shapes(config, data, self.placement, say)
-        name = _fingerprint(config, corpus, data) if saved is None else rundir.run_fingerprint(out)
+        facts = {"config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
+        if saved is None:  # what a run is trained with, by which its checkpoints differ from those of other runs
+            name = short_digest([json.dumps({**corpus.fingerprints, **facts}, sort_keys=True)])
+        else:
+            name = rundir.run_fingerprint(out)
         options = {"keep_last": config.train.keep_last, "timeout": timeout, "fingerprint": name}
         with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
             restored = None if saved is None else checkpoints.restore_latest(abstract)
@@ -159,7 +169,8 @@ class _Start:
             if processes.is_first():
                 if self.own is not None:
                     own_attention.write_record(out, self.own)
-                _write_provenance(out, config, corpus, data, self.placement, name)
+                start = {**processes.facts(), "mesh": dict(self.placement.mesh.shape)}
+                rundir.write_provenance(out, start=start, run=name, data=dict(corpus.fingerprints), **facts)
             result = training.fit(
                 setup.step(),
                 state,
@@ -199,21 +210,6 @@ class _Start:
         return [*hooks, rundir.Curves(out, say)]
 
 
-def _check_metric(task: AnyTask, metric: str) -> None:
-    names = ("loss", *task.metrics)
-    if metric not in names:
-        raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
-
-
-def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement, own: Own | None) -> None:
-    """Checks that a model and a batch of these settings fit into memory, before data are read."""
-    try:
-        vocab_size = task.vocab_size(config)
-    except UnknownSizeError as error:  # only the data determine it
-        vocab_size = error.smallest
-    check_memory(make_training_setup(task, config, vocab_size, placement, own and own.attention))
-
-
 def _files(task: AnyTask) -> tuple[str, ...]:
     """Returns the names of the files of a run that are read when it is resumed."""
     return "config.json", "provenance.json", *task.vocabulary_files
@@ -244,36 +240,17 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
 
 def _report_shapes(config: TaskConfig, data: Data, placement: Placement, say: Say) -> None:
     """Reports how many programs the batch shapes need, and the batch lengths that the mesh does not divide."""
-    data_settings = getattr(config, "data", None)
+    settings = vars(getattr(config, "data", placement))
     if (count := len(set(data.lengths))) > 1:
-        fewer = "; fewer: --data.num-shapes" if hasattr(data_settings, "num_shapes") else ""
+        fewer = "; fewer: --data.num-shapes" * ("num_shapes" in settings)
         say(f"{count} training programs are compiled, one for each batch shape, at its first batch{fewer}")
     num_shards = placement.num_length_shards
-    remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(data_settings, "length_multiple") else ""
     if uneven := [length for length in data.lengths if length % num_shards]:
+        remedy = f"; with --data.length-multiple {num_shards} it does" * ("length_multiple" in settings)
         say(
             f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because "
             f"{num_shards} does not divide them{remedy}"
         )
-
-
-def _fingerprint(config: TaskConfig, corpus: Corpus, data: Data) -> str:
-    """Returns a hash of what a run is trained with, by which its checkpoints differ from those of other runs."""
-    hashes = {**corpus.fingerprints, "config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
-    return short_digest([json.dumps(hashes, sort_keys=True)])
-
-
-def _write_provenance(
-    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data, placement: Placement, run: str
-) -> None:
-    rundir.write_provenance(
-        out,
-        start={**processes.facts(), "mesh": dict(placement.mesh.shape)},
-        run=run,
-        config=fingerprint(config),
-        data=dict(corpus.fingerprints),
-        tokenizer=data.vocabulary.fingerprint,
-    )
 
 
 def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least, check_held_out, flat, to_data
+from jaxformer.config import at_least, check_held_out, flat, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import local_path
 from jaxformer.models import choices
 from jaxformer.models.vision_config import (
     GridConfig,
@@ -15,15 +14,15 @@ from jaxformer.models.vision_config import (
     ResidualNetworkConfig,
     TransformerCaptionerConfig,
 )
-from jaxformer.reprs import as_html, brief
-from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
+from jaxformer.reprs import brief
+from jaxformer.tasks.config import DataFolders, SearchConfig, TaskConfig, check_length, check_pair
 from jaxformer.tasks.vision.config import VisionConfig, check_images
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders):
     """Images and captions, their tokens and batches."""
 
     train: str = ""
@@ -57,22 +56,16 @@ class DataConfig:
     """The number of subwords in the vocabulary."""
     tokenizer: Literal["unigram", "bpe", "characters"] = "unigram"
     """The kind of tokens: subwords by a sentencepiece algorithm, or single characters."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         at_least(1, self, "batch_size")
         at_least(2, self, "max_length")
         at_least(0, self, "shift")
         at_least(MIN_SUBWORDS, self, "vocab_size")
-        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
+        check_pair(self.columns)
         check_held_out(self.held_out)
         for part in ("validation", "test"):
             if getattr(self, f"{part}_images") and not getattr(self, part):

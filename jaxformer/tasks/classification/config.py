@@ -6,12 +6,11 @@ import dataclasses
 import operator
 from typing import ClassVar, Literal, Self, TypeGuard
 
-from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.config import at_least, check_held_out
 from jaxformer.errors import ConfigError
-from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig, TokenClassifierConfig
-from jaxformer.reprs import as_html, brief
-from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
+from jaxformer.reprs import brief
+from jaxformer.tasks.config import FREE_SETTINGS, DataFolders, TaskConfig, check_classes, check_length, split_classes
 from jaxformer.tasks.masked_language_model import config as encoders
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
@@ -21,7 +20,7 @@ SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders):
     """Files with a label and a text on each line, their tokens and batches."""
 
     train: str = ""
@@ -54,16 +53,11 @@ class DataConfig:
     """The number of tokens per batch, padding included."""
     num_shapes: int = 4
     """The number of different batch lengths (buckets); one program is compiled for each."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         check_classes(self.classes)
         at_least(0, self, "max_examples")
         at_least(1, self, "tokens_per_batch", "num_shapes")

@@ -78,7 +78,6 @@ A = TextConfig(text="a")
         ({"temperature": 2.0}, "temperature 2.0 has no effect: corpora names none"),
         ({"corpora": {"a": A}, "text": "b"}, "text 'b' has no effect with corpora"),
         ({"corpora": {"a": TextConfig()}}, "a names no file"),
-        ({"corpora": {"a": A, "b": A}}, "name the same text"),
         ({"corpora": {"a": A, "b": TextConfig(text="b", weight=1.0)}}, "b has a weight and a has none"),
     ],
 )
