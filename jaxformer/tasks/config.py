@@ -94,6 +94,23 @@ def check_length(name: str, length: int, limit: int | None) -> None:
         raise ConfigError(f"{name} is {length}, but model.max_positions is {limit}")
 
 
+def check_equal(run: str, what: str, there: Mapping[str, object], here: Mapping[str, object]) -> None:
+    """Checks that settings, by their dotted names, are those of the run that training starts from."""
+    different = [name for name, value in there.items() if here.get(name) != value]
+    if different:
+        old = {name: _as_option(there[name]) for name in different}
+        new = {name: _as_option(here[name]) for name in different if name in here}
+        words = ", ".join(f"{name} is {old[name]} in that run and {new[name]} in these settings" for name in new)
+        options = " ".join(f"--{name} {value}" for name, value in old.items())
+        raise ConfigError(f"init_from {run} has another {what}: {words}; add {options}")
+
+
+def _as_option(value: object) -> str:
+    if value is None:
+        return "none"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def words(text: str) -> tuple[str, ...]:
     """Returns the comma-separated words of a setting."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -25,7 +25,7 @@ from jaxformer.tasks.config import Greedy
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.masked_language_model.task import MaskedPredictor
-from jaxformer.tasks.tagging.predictor import Tagger
+from jaxformer.tasks.tagging.task import Tagger
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer, encode_texts
 

@@ -15,7 +15,7 @@ from jaxformer.models.vision_config import (
     TransformerCaptionerConfig,
 )
 from jaxformer.reprs import brief
-from jaxformer.tasks.config import DataFolders, SearchConfig, TaskConfig, check_length, check_pair
+from jaxformer.tasks.config import DataFolders, SearchConfig, TaskConfig, check_equal, check_length, check_pair
 from jaxformer.tasks.vision.config import VisionConfig, check_images
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
@@ -139,7 +139,8 @@ class CaptioningConfig(TaskConfig):
     def check_init(self, source: TaskConfig) -> None:
         network = image_network(source)
         if network is not None:
-            self._check_grid(network)
+            there, here = (_grid_shape(each) for each in (network, self.model.image))
+            check_equal(self.init_from, "image network", there, here)
         elif not isinstance(source, CaptioningConfig) or source.model.kind != self.model.kind:
             what = f"a run of {source.task}"
             if isinstance(source, CaptioningConfig | VisionConfig):
@@ -147,21 +148,6 @@ class CaptioningConfig(TaskConfig):
             raise ConfigError(
                 f"init_from {self.init_from} is {what}; a captioner with --model {self.model.kind} starts from "
                 "another one or from a run of vision with --model convolution"
-            )
-
-    def _check_grid(self, network: GridConfig) -> None:
-        """Checks that the image network of this model has the parameters of another one."""
-        there, here = _grid_shape(network), _grid_shape(self.model.image)
-        different = [name for name in there if there[name] != here.get(name)]
-        if different:
-            what = ", ".join(
-                f"{name} is {there[name]} in that run and {here[name]} in these settings"
-                for name in different
-                if name in here
-            )
-            options = " ".join(f"--model.image.{name} {there[name]}" for name in different)
-            raise ConfigError(
-                f"init_from {self.init_from} has another image network than model.image: {what}; add {options}"
             )
 
 
@@ -172,13 +158,13 @@ def image_network(source: TaskConfig) -> ResidualNetworkConfig | None:
     return None
 
 
-def _grid_shape(config: GridConfig) -> dict[str, str]:
-    """Returns the settings on which the parameters of a `FeatureGrid` depend, in the form of command line arguments."""
+def _grid_shape(config: GridConfig) -> dict[str, object]:
+    """Returns the settings on which the parameters of a `FeatureGrid` depend."""
     names = {field.name for field in dataclasses.fields(GridConfig)} - {"image_size"}
-    shape = {name: x for name, x in flat(to_data(config)).items() if name.partition(".")[0] in names}
-    if "attention.d_attention" in shape:
-        shape["attention.d_attention"] = config.attention_dim  # which may be the same without being given
-    return {name: " ".join(map(str, x)) if isinstance(x, list) else str(x).lower() for name, x in shape.items()}
+    shape = flat({name: x for name, x in to_data(config).items() if name in names}, "model.image")
+    if "model.image.attention.d_attention" in shape:  # which may be the same without being given
+        shape["model.image.attention.d_attention"] = config.attention_dim
+    return shape
 
 
 def captioning() -> CaptioningConfig:

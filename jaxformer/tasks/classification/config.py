@@ -10,7 +10,15 @@ from jaxformer.config import at_least, check_held_out
 from jaxformer.errors import ConfigError
 from jaxformer.models.config import ClassifierConfig, EncoderConfig, TokenClassifierConfig
 from jaxformer.reprs import brief
-from jaxformer.tasks.config import FREE_SETTINGS, DataFolders, TaskConfig, check_classes, check_length, split_classes
+from jaxformer.tasks.config import (
+    FREE_SETTINGS,
+    DataFolders,
+    TaskConfig,
+    check_classes,
+    check_equal,
+    check_length,
+    split_classes,
+)
 from jaxformer.tasks.masked_language_model import config as encoders
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
@@ -110,12 +118,8 @@ class LabelingConfig(TaskConfig):
         fixed.append("data.tokenizer")
         if source.data.tokenizer != "characters":
             fixed.append("data.vocab_size")
-        there, here = (operator.attrgetter(*fixed)(config) for config in (source, self))
-        different = [x for x in zip(fixed, there, here, strict=True) if x[1] != x[2]]
-        if different:
-            what = ", ".join(f"{name} is {old} in that run and {new} in these settings" for name, old, new in different)
-            options = " ".join(f"--{name} {old}" for name, old, _ in different)
-            raise ConfigError(f"init_from {self.init_from} has another encoder or vocabulary: {what}; add {options}")
+        there, here = (dict(zip(fixed, operator.attrgetter(*fixed)(each), strict=True)) for each in (source, self))
+        check_equal(self.init_from, "encoder or vocabulary", there, here)
 
     def with_settings_of(self, source: TaskConfig) -> Self:
         if not _has_encoder(source):  # it is refused later
