@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
@@ -18,17 +17,16 @@ from jaxformer import training
 from jaxformer.data.text import Text, read_text
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
-from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path, write_text
+from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path
 from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
-from jaxformer.tasks import registry, restore, rundir
+from jaxformer.tasks import classes, registry, restore, rundir
 from jaxformer.tasks.base import AnyNet, Say
 from jaxformer.tasks.captioning.config import CaptioningConfig
 from jaxformer.tasks.classification.config import LabelingConfig
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.text import VOCAB_MULTIPLE, run_tokenizer, saved_tokenizer
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tasks.translation.translator import Translator
@@ -96,7 +94,8 @@ def trim(
     assert file is not None
     with creating_folder(out, mode=0o777) as temporary:
         cut.tokenizer.save(temporary / file.name)
-        _copy_files(run, temporary, config, cut.tokens)
+        if (run / classes.FILE).exists():
+            shutil.copyfile(run / classes.FILE, temporary / classes.FILE)
         net = restore.run_setup(temporary, smaller).network.net
         small = cut_tables(params, whole.net, net, cut.tokens, tokenizer.vocab_size)
         with training.Checkpoints(
@@ -123,17 +122,6 @@ def _cut(
     if len(cut.tokens) == tokenizer.vocab_size:
         raise ConfigError(f"the corpus needs all {tokenizer.vocab_size:,} tokens of {run}: there is nothing to trim")
     return cut
-
-
-def _copy_files(run: pathlib.Path, out: pathlib.Path, config: TaskConfig, tokens: np.ndarray) -> None:
-    """Copies what a run has besides its tokenizer: the names of classes, and the search of a converted model."""
-    for name in registry.task_of(config).vocabulary_files:
-        if (run / name).exists() and run / name != saved_tokenizer(run):
-            shutil.copyfile(run / name, out / name)
-    if (run / rundir.GENERATION).exists():
-        numbers = {int(token): number for number, token in enumerate(tokens)}
-        generation = generation_config.with_tokens(rundir.read_json(run / rundir.GENERATION), numbers)
-        write_text(out / rundir.GENERATION, json.dumps(generation, indent=2) + "\n")
 
 
 def _facts(run: pathlib.Path, tokenizer: Tokenizer, params: Params, cut: trimming.Trimmed) -> JsonObject:

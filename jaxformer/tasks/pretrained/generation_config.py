@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 from jaxformer.config import from_data
@@ -53,12 +53,6 @@ _NAMES = {*_UNSUPPORTED, *_UNSUPPORTED_IN_SAMPLING, *_UNSUPPORTED_IN_TEXTS, *_SA
     *"pad_token_id bos_token_id eos_token_id decoder_start_token_id".split(),
 }
 """The settings of a search."""
-
-_WITH_IDS = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-"""The settings that are lists of tokens, or of sequences of them, besides those whose names end with ``_token_id``."""
-
-_IDS_WITHIN = ("force_words_ids", "sequence_bias", "constraints", "forced_decoder_ids")
-"""The settings with tokens in other forms, which no search here has."""
 
 DecodeT = TypeVar("DecodeT", bound=GenerationConfig)
 
@@ -185,31 +179,6 @@ def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple
             f"no_repeat_ngram_size 1 would forbid the end of a text, {special.eos}, which also begins each text; "
             "convert a copy of the folder with another size"
         )
-
-
-def with_tokens(settings: Settings, numbers: Mapping[int, int]) -> JsonObject:
-    """Returns settings with the new ids of tokens in `numbers`.
-
-    Removed tokens are left out, and so are sequences with one of them and the settings in `_IDS_WITHIN`.
-    """
-    result: JsonObject = {}
-    for name, value in settings.items():
-        if name in _WITH_IDS or name.endswith("_token_id"):
-            if isinstance(value, list):
-                value = [new for one in value if (new := _renumbered(one, numbers)) is not None]
-            elif value is not None and (value := _renumbered(value, numbers)) is None:
-                continue
-        if name not in _IDS_WITHIN:
-            result[name] = value
-    return result
-
-
-def _renumbered(token: object, numbers: Mapping[int, int]) -> int | list[int] | None:
-    """Returns the new id of a token, or those of a sequence; None if one is removed."""
-    if isinstance(token, list):
-        found = [numbers[each] for each in token if each in numbers]
-        return found if len(found) == len(token) else None
-    return numbers.get(token) if isinstance(token, int) else None
 
 
 def without_special_words(settings: Settings, tokenizer: Tokenizer) -> tuple[Settings, str]:

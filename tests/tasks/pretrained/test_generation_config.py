@@ -14,7 +14,6 @@ from jaxformer.tasks.pretrained.generation_config import (
     special_words,
     to_generation,
     to_text_generation,
-    with_tokens,
     without_counterpart,
     without_special_words,
 )
@@ -224,25 +223,3 @@ RATIO = ["max_ratio", "max_extra"]
 )
 def test_settings_that_a_folder_cannot_hold_are_named(decode, names):
     assert list(without_counterpart(decode)) == names
-
-
-def test_tokens_with_new_ids():
-    """Sequences with a removed token are left out, and so are settings whose tokens are elsewhere."""
-    settings = {
-        "eos_token_id": [5, 9],
-        "pad_token_id": 3,
-        "bos_token_id": 9,
-        "forced_eos_token_id": None,
-        "bad_words_ids": [[3], [5, 9], [5, 3]],
-        "suppress_tokens": [9, 5],
-        "sequence_bias": {"5": 1.0},
-        "max_length": 5,
-    }
-    assert with_tokens(settings, {3: 0, 5: 1}) == {
-        "eos_token_id": [1],
-        "pad_token_id": 0,
-        "forced_eos_token_id": None,
-        "bad_words_ids": [[0], [1, 0]],
-        "suppress_tokens": [1],
-        "max_length": 5,
-    }
