@@ -178,19 +178,13 @@ def write_config(out: pathlib.Path, task: str, config: TaskConfig) -> None:
     write_text(out / "config.json", f"{text}\n")
 
 
-def config_bytes(out: pathlib.Path) -> bytes | None:
-    """Returns the contents of config.json, which may be the user's own; None if there is no such file."""
-    path = out / "config.json"
-    return path.read_bytes() if path.exists() else None
-
-
 def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes | None = None) -> None:
     """Removes what `claim`, the preparation of data and a first step that failed left in `out`, unless one succeeded.
 
     `run_lock` removes the folder itself.
 
     Args:
-      earlier: the contents of config.json before `claim`, which it has again.
+      earlier: the contents of config.json before `claim`, perhaps the user's own, which it has again.
     """
     if holds_run(out):
         return

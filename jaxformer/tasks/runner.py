@@ -117,7 +117,11 @@ class _Start:
     def train(self) -> training.Result:
         """Checks that the run directory fits, claims a new one, and trains."""
         task, config, out = self.task, self.config, self.out
-        saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
+        saved, earlier = None, None
+        if (out / "config.json").exists():
+            earlier = (out / "config.json").read_bytes()
+        if rundir.holds_run(out):
+            saved = registry.read_config(out)
         if config.init_from and saved is None:
             _check_init(config)
         if saved is not None:

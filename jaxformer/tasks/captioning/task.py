@@ -112,10 +112,8 @@ def network(
 def training_loss(config: CaptioningConfig) -> Callable[[Any, DeviceBatch, jax.Array | None], LossSums]:
     """Returns the cross entropy of the next token, with the terms that the attention of a recurrent captioner needs."""
     attention = getattr(config.model, "attention", None)
-    cross_entropy, places = (
-        functional.CrossEntropy(config.loss.label_smoothing),
-        math.prod(config.model.image.grid_size),
-    )
+    cross_entropy = functional.CrossEntropy(config.loss.label_smoothing)
+    places = math.prod(config.model.image.grid_size)
 
     def loss(model: Any, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
         images, tokens, labels = normalized(batch.images), batch.tokens, batch.labels

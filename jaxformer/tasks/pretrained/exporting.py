@@ -72,7 +72,6 @@ def export(
     out = local_path(out)
     check_new_folder(out)
     run, config, tokenizer, files, net, params = load_run(run, checkpoint, mesh)
-    masked = isinstance(config, MaskedLanguageModelingConfig)
     found = _fitted(tokenizer, net, params, family, rundir.encoder_family(run))
     special, start = tokenizer.special, tokenizer.start
     settings: JsonObject = _ids(special, start)
@@ -99,15 +98,15 @@ def export(
         if _describes(before, config, tokenizer):
             language = {name: x for name, x in generation.items() if name == "forced_bos_token_id" and tokenizer.tags}
             generation = ids | before | language
+    files = dict(files)
+    if not isinstance(config, MaskedLanguageModelingConfig):
+        files[rundir.GENERATION] = (json.dumps(generation, indent=2) + "\n").encode()
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
             (temporary / name).write_bytes(content)
-        if not masked:
-            (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
-    decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
-    if decode:
-        say_lost(generation_config.without_counterpart(decode, never), "transformers", say)
+    if not isinstance(config, MaskedLanguageModelingConfig):
+        say_lost(generation_config.without_counterpart(config.decode, never), "transformers", say)
     return found.family
 
 
@@ -144,8 +143,7 @@ def load_run(run: str | os.PathLike[str], checkpoint: str, mesh: str) -> Loaded:
         raise ConfigError(f"{run} has an attention of its own, {config.attention}, which other programs do not have")
     tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
     frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
-    languages = languages_of(config, tokenizer)
-    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
+    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages_of(config, tokenizer))
     params, _ = restore.load_params(run, checkpoint, mesh)
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
     net = restore.run_setup(run, plain, mesh).network.net
