@@ -89,11 +89,7 @@ def train(
     saved = registry.read_config(out) if rundir.holds_run(out) else None
     settled = functools.partial(own_attention.settle, config, out, attention, saved=saved)
     config, own = processes.in_all(settled, "another process cannot load the attention: see its message")
-    try:
-        vocab_size = task.vocab_size(config)
-    except UnknownSizeError as error:  # only the data determine it
-        vocab_size = error.smallest
-    check_memory(make_training_setup(task, config, vocab_size, placement, own and own.attention))
+    _check_memory(task, config, placement, own)
     with run_lock.held(out):
         storage.wait_for_run(out, _files(task))  # otherwise one process would resume the run that another begins
         timer = training.PhaseTimer(out / "time.json" if processes.is_first() else None, began=began)
@@ -212,6 +208,15 @@ class _Start:
         if train.log_to:
             hooks += tracker(train.log_to, out, resumed=done > 0)
         return [*hooks, rundir.Curves(out, say)]
+
+
+def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement, own: Own | None) -> None:
+    """Checks that a model and a batch of these settings fit into memory, before data are read."""
+    try:
+        vocab_size = task.vocab_size(config)
+    except UnknownSizeError as error:  # only the data determine it
+        vocab_size = error.smallest
+    check_memory(make_training_setup(task, config, vocab_size, placement, own and own.attention))
 
 
 def _files(task: AnyTask) -> tuple[str, ...]:

@@ -83,28 +83,23 @@ def make_run_tokenizer(
     """
     normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
-    problem: ConfigError | DataError | OSError | None = None
-    if processes.is_first() and not path.exists():
+
+    def learn() -> None:
+        if not processes.is_first() or path.exists():
+            return
+        if kind == "pretrained":
+            raise ConfigError("data.tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
+        options = {"normalizer": normalizer, "languages": languages, "num_sentences": num_sentences}
+        waiting = sharing.waiting_for("the vocabulary")
         try:
-            if kind == "pretrained":
-                raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
-            tokenizer = prepare_tokenizer(
-                text,
-                cache,
-                kind=kind,
-                vocab_size=vocab_size,
-                normalizer=normalizer,
-                languages=languages,
-                num_sentences=num_sentences,
-                waiting=sharing.waiting_for("the vocabulary"),
-            )
-            tokenizer.save(path)
+            tokenizer = prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, waiting=waiting, **options)
         except ConfigError as error:
-            # Most errors begin with an argument, which is called like the setting.
-            problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
-        except (DataError, OSError) as error:
-            problem = error
-    processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")
+            if str(error).startswith(("tokenizer ", "vocab_size ")):  # an argument that is called like the setting
+                raise ConfigError(f"data.{error}") from error
+            raise
+        tokenizer.save(path)
+
+    processes.in_all(learn, "process 0 cannot learn the tokenizer: see its message")
     storage.wait_for_file(path)
     tokenizer = load_tokenizer(path)
     if tokenizer.normalizer != normalizer:

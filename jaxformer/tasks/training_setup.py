@@ -265,8 +265,8 @@ def make_training_setup(
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
         if attention is not None:
             network = own_attention.checked(functools.partial(network_with, config), attention, _graph_of_a_row)
-        if config.tune.adapters:
-            network = _with_adapters(network, config.tune.adapters)
+        if adapters := config.tune.adapters:
+            network = _with_adapters(network, adapters)
     except ConfigError:
         raise
     except ValueError as error:
