@@ -112,15 +112,13 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | Non
     network = _network(config)
     num_rows, length = shape or network.largest_batch
 
-    def smaller_batch(rows: int) -> str:
-        return f"--batch {rows}x{length}" if shape else _batch_option(config, rows, length)
-
+    option = lambda rows: f"--batch {rows}x{length}" if shape else _batch_option(config, rows, length)
     return remedies_of(
         result,
         num_rows=num_rows,
         num_microbatches=config.train.num_microbatches,
         remat=getattr(network.net.config, "remat", True),
-        smaller_batch=smaller_batch,
+        smaller_batch=option,
     )
 
 

@@ -93,7 +93,8 @@ def holds_run(out: pathlib.Path) -> bool:
             return log.exists() and log.stat().st_size > 0
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file; a run is a directory")
-        if out.exists() and any(not _is_leftover(path) for path in out.iterdir()):
+        # A killed process may leave behind what a run creates before its config.json.
+        if out.exists() and any(x.name != LOCK and not x.name.startswith(TEMPORARY) for x in out.iterdir()):
             raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
     except OSError as error:
         raise ConfigError(f"cannot look into {out}: {error.strerror}; choose another directory") from error
@@ -120,11 +121,6 @@ def check_trained(run: pathlib.Path) -> None:
     if is_pretrained(run):
         what = kind_of_pretrained(run)
         raise ConfigError(f"{run} is {what}, which has no data of its own; `jaxformer score` scores a text")
-
-
-def _is_leftover(path: pathlib.Path) -> bool:
-    """Returns True for files that a run creates before its config.json and that a killed process may leave behind."""
-    return path.name == LOCK or path.name.startswith(TEMPORARY)
 
 
 def check_config(out: pathlib.Path, saved: TaskConfig, config: TaskConfig) -> None:

@@ -26,7 +26,7 @@ from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention
-from jaxformer.tasks.base import AnyNetwork, BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
+from jaxformer.tasks.base import BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
 from jaxformer.tasks.config import LowRank, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 
@@ -240,11 +240,6 @@ def _graph(network: Network[ModelT, BatchT], batch: BatchT) -> ClosedJaxpr:
     return flops.forward(loss, network.net.shapes, batch)
 
 
-def _graph_of_a_row(network: AnyNetwork) -> ClosedJaxpr:
-    """Returns the graph of the loss of the longest row."""
-    return _graph(network, network.row(network.largest_batch[1]))
-
-
 def make_training_setup(
     task: AnyTask, config: TaskConfig, vocab_size: Any, placement: Placement, attention: AttentionFunction | None = None
 ) -> TrainingSetup[Any, Any]:
@@ -264,7 +259,8 @@ def make_training_setup(
         network = network_with(config, attention_on(placement))
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
         if attention is not None:
-            network = own_attention.checked(functools.partial(network_with, config), attention, _graph_of_a_row)
+            longest = lambda network: _graph(network, network.row(network.largest_batch[1]))
+            network = own_attention.checked(functools.partial(network_with, config), attention, longest)
         if adapters := config.tune.adapters:
             network = _with_adapters(network, adapters)
     except ConfigError:

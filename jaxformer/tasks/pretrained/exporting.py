@@ -89,7 +89,8 @@ def export(
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
         if found.net.config.length_limit is None:  # otherwise transformers takes its default, up to 131,072
-            settings["max_position_embeddings"] = _num_positions(config)
+            before = config.model.max_positions * (config.data.tokenizer == "pretrained")  # or of training here
+            settings["max_position_embeddings"] = max(config.data.length, before)
     if rundir.is_pretrained(run):  # otherwise its parameters were trained in float32
         settings["dtype"] = read_json(run / "provenance.json").get("dtype", "float32")
     source = run / rundir.GENERATION
@@ -190,12 +191,6 @@ def _ids(special: SpecialTokens, start: tuple[int, ...]) -> dict[str, int]:
     """Returns the ids of special tokens as settings."""
     begin = start[0] if start else special.bos
     return {"pad_token_id": special.pad, "bos_token_id": begin, "eos_token_id": special.eos}
-
-
-def _num_positions(config: LanguageModelingConfig) -> int:
-    """Returns the longest context of a language model without a table of positions: of training, here or before."""
-    before = config.model.max_positions if config.data.tokenizer == "pretrained" else 0
-    return max(config.data.length, before)
 
 
 def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure, Params]:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
 from jaxformer.data.batch import few_rows
-from jaxformer.data.batch_plan import num_rows, plan_texts
+from jaxformer.data.batch_plan import num_rows
 from jaxformer.data.examples import pad_texts
 from jaxformer.data.tagged import PlannedTags, TaggedBatch, TaggedSentences, read_tagged, split_words, tokenize_words
 from jaxformer.data.text import Text
@@ -32,7 +32,7 @@ from jaxformer.tasks.base import CorpusScores, Data, LossSums, Network, Say, Sum
 from jaxformer.tasks.batched import batched, check_texts, in_order
 from jaxformer.tasks.classes import LabeledCorpus
 from jaxformer.tasks.classification.predictor import ROWS, ClassVocabulary, row_length
-from jaxformer.tasks.classification.task import vocab_size, vocabulary
+from jaxformer.tasks.classification.task import plan_batches, sized, vocab_size, vocabulary
 from jaxformer.tasks.tagging.config import TaggingConfig
 
 Corpus = LabeledCorpus[TaggedSentences]
@@ -52,14 +52,7 @@ def prepare(config: TaggingConfig, corpus: Corpus, run: pathlib.Path) -> Data[Pl
     tokenizer = text.make_run_tokenizer(run, lines, cache, kind=data.tokenizer, vocab_size=data.vocab_size)
     classes.save(run, corpus.classes)
     train, others = (tokenize_words(part.sentences, tokenizer, most) for part in (corpus.train, corpus.validation))
-    plans = plan_texts(
-        train.parts.lengths + 2,
-        others.parts.lengths + 2,
-        seed=config.seed,
-        tokens_per_batch=data.tokens_per_batch,
-        num_shapes=data.num_shapes,
-        max_length=data.max_length,
-    )
+    plans = plan_batches(config, train.parts.lengths, others.parts.lengths)
     plan, sizes = plans[0], (len(corpus.train), len(corpus.validation))
     num_split = len(train.parts) + len(others.parts) - sum(sizes)
     in_shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
@@ -82,10 +75,7 @@ def network(
     config: TaggingConfig, size: tuple[int, int], attention: AttentionFunction = functional.attention
 ) -> Network[models.TokenClassifier, DeviceBatch]:
     """Returns a token classifier with the cross entropy of the correct labels."""
-    num_tokens, num_classes = size
-    text.check_vocab_size("vocab_size", config.model.vocab_size, num_tokens, "data have")
-    text.check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
-    shape = dataclasses.replace(config.model, vocab_size=text.table_size(num_tokens), num_classes=num_classes)
+    shape = sized(config.model, size)
     row = lambda length: TaggedBatch(text.empty_row(length), np.zeros((1, length), np.int32))
     net, length = pure(models.TokenClassifier, shape, attention=attention), config.data.max_length
     return Network(net, loss, row, (num_rows(config.data.tokens_per_batch, length), length), unit="words")
