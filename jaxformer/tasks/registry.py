@@ -73,11 +73,9 @@ def get(name: str) -> AnyTask:
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}; {own}")
     task = importlib.import_module(TASKS[name]).TASK
     if task.name != name:
-        config = task.config.__name__
         raise ConfigError(
-            f"the task {name!r} of {TASKS[name]} takes a {config}, whose task is {task.name!r}, which would be "
-            f"trained; give it its own configuration, config=MyConfig, where MyConfig({config}) has the line "
-            f'task = "{name}"'
+            f"the task {name!r} of {TASKS[name]} takes a {task.config.__name__}, whose task is {task.name!r}, which "
+            f'would be trained; give it its own configuration, a subclass with the line task = "{name}"'
         )
     return task
 
@@ -101,17 +99,12 @@ def task_of(config: TaskConfig) -> AnyTask:
     if not type(config).task:
         raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
     task = get(type(config).task)
-    if not isinstance(config, task.config):
+    if type(config) is not task.config:
         got, expected = (f"{kind.__module__}.{kind.__qualname__}" for kind in (type(config), task.config))
         raise ConfigError(
-            f"the task {type(config).task!r} takes a {expected}, got a {got}; a configuration in the file of a task is "
-            "named by the module of the task, such as my_package.my_task:tiny, not by the path of the file"
-        )
-    if type(config) is not task.config:
-        got, expected = type(config).__name__, task.config.__name__
-        raise ConfigError(
-            f"{got} is a subclass of {expected}, whose task {type(config).task!r} would be trained; for a task of your "
-            f'own, give {got} the line task = "my_task", and otherwise use {expected} itself'
+            f"the task {task.name!r} takes a {expected}, got a {got}; for a task of your own, give "
+            f'{type(config).__name__} the line task = "my_task", and name it by the module of the task, such as '
+            "my_package.my_task:tiny, not by the path of the file"
         )
     return task
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jaxformer.config import from_data
 from jaxformer.errors import ConfigError, DataError
@@ -82,7 +82,7 @@ def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int
     return _decode(DecodeConfig, decode, settings)
 
 
-def _length(settings: Settings, bound: str) -> Any:
+def _length(settings: Settings, bound: str) -> object:
     """Returns a bound of lengths without the token that the decoder begins with, which counts in transformers."""
     if f"{bound}_new_tokens" in settings:
         return settings[f"{bound}_new_tokens"]
