@@ -293,16 +293,14 @@ class GenerationConfig:
         Raises:
           ConfigError: `n_best` is below 1, or above the number that the search finds.
         """
-        finder, most, limit = self.finder, math.inf, ""
+        number, limit = n_best, ""
         if isinstance(self.search, MinimumRisk):
-            most, limit = self.search.num_candidates, f" and at most num_candidates = {self.search.num_candidates}"
-        elif isinstance(finder, Beam):
-            most, limit = finder.beam_size, f" and at most beam_size = {finder.beam_size}"
-        if not 1 <= n_best <= most:
+            number, limit = self.search.num_candidates, f" and at most num_candidates = {self.search.num_candidates}"
+        elif isinstance(self.finder, Beam):
+            number, limit = self.finder.beam_size, f" and at most beam_size = {self.finder.beam_size}"
+        if not 1 <= n_best <= number:
             raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
-        if isinstance(finder, Beam):
-            return finder.beam_size
-        return self.search.num_candidates if isinstance(self.search, MinimumRisk) else n_best
+        return self.finder.beam_size if isinstance(self.finder, Beam) else number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

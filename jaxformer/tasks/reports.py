@@ -61,12 +61,11 @@ def check_comparable(run: pathlib.Path, other: pathlib.Path) -> None:
     if a.task != b.task:
         raise ConfigError(f"{other} is a run of {b.task}, but {run} is one of {a.task}")
     if a.task == "translation":
-        how, others = (how_compared(read_run(path)) for path in (run, other))
-        for name, value in how.items():
-            if others[name] != value:
-                raise ConfigError(
-                    f"{other} is scored differently: its {name} is {others[name]!r}, here it is {value!r}"
-                )
+        ours, theirs = (how_compared(read_run(path)) for path in (run, other))
+        for name, value in ours.items():
+            if theirs[name] != value:
+                its = f"its {name} is {theirs[name]!r}, here it is {value!r}"
+                raise ConfigError(f"{other} is scored differently: {its}")
     ours, theirs = (registry.task_of(config).vocabulary(path) for config, path in ((a, run), (b, other)))
     classes = [getattr(x, "classes", getattr(x, "names", None)) for x in (ours, theirs)]
     if classes[0] != classes[1]:
