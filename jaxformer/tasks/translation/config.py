@@ -170,11 +170,15 @@ class DataConfig(DataFolders, PairsConfig):
         return corpus.source_language or self.source_language, corpus.target_language or self.target_language
 
     @property
+    def directions(self) -> list[tuple[str, str]]:
+        """The codes of the source and the target language of each corpus."""
+        return [*map(self.languages, self.corpora)] or [(self.source_language, self.target_language)]
+
+    @property
     def tagged_languages(self) -> tuple[str, ...]:
         """The languages that have a token in the vocabulary, for `tags`."""
-        pairs = [*map(self.languages, self.corpora)] or [(self.source_language, self.target_language)]
         used = {"none": (), "both": (0, 1)}.get(self.tags, (1,))
-        return tuple(sorted({pair[side] for pair in pairs for side in used} - {""}))
+        return tuple(sorted({pair[side] for pair in self.directions for side in used} - {""}))
 
     def only(self, name: str) -> Self:
         """Returns the settings of one of the `corpora` as those of the only corpus."""
