@@ -134,7 +134,8 @@ def training_loss(config: CaptioningConfig) -> Callable[[Any, DeviceBatch, jax.A
 
 def validation_loss(model: Model, batch: DeviceBatch) -> LossSums:
     """Returns the cross entropy of the next token."""
-    return *model.loss(normalized(batch.images), batch.tokens, labels=batch.labels), {}
+    images, loss = normalized(batch.images), functional.CrossEntropy()
+    return *model.loss(images, batch.tokens, labels=batch.labels, loss=loss, key=None), {}
 
 
 def predictor(config: CaptioningConfig, vocabulary: Tokenizer, trained: Trained) -> ImageCaptioner:
