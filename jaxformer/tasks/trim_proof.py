@@ -19,6 +19,7 @@ from jaxformer.data.examples import pad_texts
 from jaxformer.data.tagged import split_words, tokenize_words
 from jaxformer.errors import DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief
 from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.classification.predictor import TextClassifier, row_length
 from jaxformer.tasks.config import Greedy
@@ -148,6 +149,8 @@ class Kind(NamedTuple):
     has_classes: bool = False
     """True if the choices are not tokens."""
 
+    __repr__ = brief
+
     def answers(self, predictor: Any, lines: Sequence[str]) -> list[Sequence[int]]:
         """Returns the tokens of the greedy text of each line, or the best choice at each of its places."""
         if self.texts is not None:
@@ -209,7 +212,7 @@ def _row(predictor: Any, ids: Sequence[int]) -> np.ndarray:
 
 
 def _fed(predictor: Any, text: Sequence[int]) -> np.ndarray:
-    """Returns what a decoder reads while it predicts a text."""
+    """Returns the tokens that a decoder reads while it predicts a text."""
     return _row(predictor, [predictor.tokenizer.special.bos, *text[:-1]])
 
 
