@@ -111,7 +111,6 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | Non
     """Returns changes that would make the step fit, as options of the command line with their arithmetic."""
     network = _network(config)
     num_rows, length = shape or network.largest_batch
-
     option = lambda rows: f"--batch {rows}x{length}" if shape else _batch_option(config, rows, length)
     return remedies_of(
         result,

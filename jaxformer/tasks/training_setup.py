@@ -290,7 +290,7 @@ def batch_flops(setup: TrainingSetup[ModelT, BatchT], say: Say) -> Callable[[Bat
 
     def count(batch: BatchT) -> float:
         shapes = tuple(x.shape for x in jax.tree.leaves(batch))
-        if setup.frozen is not None or 0.0 in counts.values():
+        if setup.frozen is not None or 0.0 in counts.values():  # those of a batch could not be counted
             return 0.0
         if shapes not in counts:
             try:
