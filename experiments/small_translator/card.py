@@ -14,7 +14,7 @@ License of the pairs: CC BY 2.0, https://creativecommons.org/licenses/by/2.0/
 Changes: a translator was trained on most of the pairs, some of them joined; test.en and test.de have 3,000 others, each
 with the first of its translations. The parameters and the tokenizer are published under the same license.
 """
-"""What whoever passes the folder on must keep."""
+"""The notice that must stay with the folder."""
 
 CARD = """---
 license: cc-by-2.0
