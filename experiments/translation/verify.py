@@ -29,7 +29,7 @@ SAME = ("processor", "version", "jax")
 
 
 def evidence(run: pathlib.Path) -> dict[str, Any]:
-    """Returns the facts of a run that `verify` reads: its configuration, the hashes of its data and its first losses."""
+    """Returns the facts of a run that `verify` reads: its configuration, hashes of its data and first losses."""
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))["config"]
     data = json.loads((run / "provenance.json").read_text(encoding="utf-8"))["data"]
     losses = [entry["loss"] for entry in read_log(run / "log.jsonl") if "loss" in entry]

@@ -385,9 +385,8 @@ class SimCut(_TwoPasses):
         return token_cutoff(tokens, rate=self.cut, key=key, where=second)
 
     def value_and_gradient(self, logits, labels, where, vocab_size):
-        clean, slope = CrossEntropy(self.smoothing, self.z_loss).value_and_gradient(
-            logits[..., 0, :], labels, where, vocab_size
-        )
-        apart = lambda x: self.weight * divergence(x[..., 0, :vocab_size], x[..., 1, :vocab_size], where=where)[0]
-        extra, slopes = jax.value_and_grad(apart)(logits)
-        return clean + extra, slopes.at[..., 0, :].add(slope)
+        clean, cut = logits[..., 0, :], logits[..., 1, :]
+        loss, slope = CrossEntropy(self.smoothing, self.z_loss).value_and_gradient(clean, labels, where, vocab_size)
+        apart = lambda x, y: self.weight * divergence(x[..., :vocab_size], y[..., :vocab_size], where=where)[0]
+        extra, slopes = jax.value_and_grad(apart, (0, 1))(clean, cut)
+        return loss + extra, jnp.stack([slopes[0] + slope, slopes[1]], -2)
