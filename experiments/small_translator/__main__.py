@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
 
 def small() -> TranslationConfig:
     """English to German, 2.7 M parameters: 6,000 updates of 4,096 tokens; see the page for the reasons."""
-    files = {
+    files: dict[str, Any] = {
         f"{prefix}{side}": f"{part}.{language}"
         for prefix, part in (("", "train"), ("validation_", "val"), ("test_", "test"))
         for side, language in (("source", "en"), ("target", "de"))
