@@ -4,10 +4,11 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from experiments.translation import __main__ as command
-from experiments.translation import multi30k, systems, verify
+from experiments.translation import multi30k, picture, systems, verify
 from jaxformer.config import comparable, fingerprint
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_text
@@ -189,6 +190,22 @@ def test_a_tampered_record_is_refused(what, verified, monkeypatch):
     text = verify.verify(path, data)
     assert ("equal bit for bit" if what == "nothing" else "to 0.0001, because processor was Y, is X, 2 cores") in text
     assert "- scores: of the validation set computed again" in text
+
+
+def test_the_picture_shows_the_recorded_systems(tmp_path):
+    """The target is the mean of the recipe's seeds; a student's updates include its teacher's."""
+    points = picture.recorded()
+    of = lambda method, updates: [p.bleu for p in points if (p.method, p.updates) == (method, updates)]
+    assert round(float(np.mean(of("Adam, as published", 8000))), 2) == picture.TARGET
+    assert [p.updates for p in points if p.method.startswith("students")] == [9500, 10_300, 12_000, 14_500]
+    assert all(p.low < p.bleu < p.high for p in points)
+    assert not {42.48, 58.25} & {round(p.bleu, 2) for p in points}  # German to English, English to French
+    page = pathlib.Path(command.__file__).with_name("README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:cooled|muon|half|student)-\w+(?:-[\w-]+)? \| [\d, +]+ \| ([\d.]+) ", page, re.MULTILINE)
+    assert len(rows) == 8
+    assert {float(row) for row in rows} - {round(p.bleu, 2) for p in points} == {39.73}  # half-3000 has no record
+    picture.draw(points, tmp_path / "validation.png")
+    assert (tmp_path / "validation.png").stat().st_size > 10_000
 
 
 @pytest.mark.full
