@@ -92,11 +92,7 @@ def parameter_name(path: jax.tree_util.KeyPath) -> str:
 
 @contextlib.contextmanager
 def placing(place: Place, count_shards: CountShards = lambda names: 1) -> Iterator[None]:
-    """Lets `place` decide the placement of activations named by `constrain`, in functions traced inside the context.
-
-    Args:
-      count_shards: answers `num_shards`.
-    """
+    """Lets `place` place activations in functions that are traced inside, and `count_shards` answer `num_shards`."""
     token = _active.set((place, count_shards))
     try:
         yield

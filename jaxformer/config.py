@@ -94,9 +94,6 @@ def changed(config: T, changes: Mapping[str, object]) -> T:
 
     Args:
       changes: by name, such as ``{"seed": 1, "train": {"steps": 500}}``; paths may be ``os.PathLike``.
-
-    Raises:
-      ConfigError: see `from_data`.
     """
     return from_data(type(config), _merged(type(config), to_data(config), changes))
 
@@ -160,33 +157,28 @@ def difference(old: object, new: object, path: str = "") -> str:
 
 
 def check_held_out(held_out: float) -> None:
-    """Checks that `held_out` says what to hold out: a fraction in (0, 1), or a number of examples, an integer from 1.
-
-    Raises:
-      ConfigError: it is neither; 1.0 could mean either.
-    """
+    """Checks that `held_out` is a fraction in (0, 1), or a number of examples, an integer from 1."""
     is_count = isinstance(held_out, int) and not isinstance(held_out, bool)
     if not (held_out >= 1 if is_count else isinstance(held_out, float) and 0 < held_out < 1):
         raise ConfigError(f"held_out must be a fraction between 0 and 1, or an integer from 1, got {held_out}")
 
 
 def at_least(minimum: float, config: object, *names: str) -> None:
-    """Checks that numeric settings are at least `minimum`, in the ``__post_init__`` of a configuration.
-
-    Raises:
-      ConfigError: a setting is below `minimum`, or NaN.
-    """
+    """Checks that numeric settings are at least `minimum`, in the ``__post_init__`` of a configuration."""
     for name in names:
         if not getattr(config, name) >= minimum:
             raise ConfigError(f"{name} must be at least {minimum}, got {getattr(config, name)}")
 
 
-def check_numbers(config: object) -> None:
-    """Checks that the numbers of a configuration and its parts are finite in float32, and that counts fit in 32 bits.
+def below(limit: float, config: object, *names: str) -> None:
+    """Checks that numeric settings are less than `limit`, in the ``__post_init__`` of a configuration."""
+    for name in names:
+        if not getattr(config, name) < limit:
+            raise ConfigError(f"{name} must be less than {limit}, got {getattr(config, name)}")
 
-    Raises:
-      ConfigError: a number is not; the message has its dotted name.
-    """
+
+def check_numbers(config: object) -> None:
+    """Checks that the numbers of a configuration are finite in float32, and that counts fit in 32 bits."""
     for name, value in _numbers(config):
         if isinstance(value, float) and not abs(value) <= LARGEST_FLOAT:
             raise ConfigError(f"{name} must be finite in float32, got {value}")
@@ -236,9 +228,6 @@ def check_choices(config: object) -> None:
     """Checks that each choice of a configuration is one of its dataclasses, in the ``__post_init__`` of it.
 
     An object of your own, where there may be one, has the method `make`.
-
-    Raises:
-      ConfigError: a choice is something else, such as the name of one.
     """
     for name, value, hint in _foreign(config):
         choices = choices_of(hint)
@@ -250,11 +239,7 @@ def check_choices(config: object) -> None:
 
 
 def check_saved(config: object, path: str = "") -> None:
-    """Checks that config.json can hold a configuration: that no choice is an object of the user's own.
-
-    Raises:
-      ConfigError: one is.
-    """
+    """Checks that config.json can hold a configuration: that no choice is an object of the user's own."""
     for name, value, _ in _foreign(config):
         raise ConfigError(
             f"{path}{name} is your own {value!r}, which config.json cannot hold; train its model in your own loop"

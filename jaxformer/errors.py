@@ -48,6 +48,15 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
 
 
+def first_line(error: BaseException, most: int = 300) -> str:
+    """Returns the beginning of the first line of the message of an error.
+
+    >>> first_line(ValueError("no room\\nand a long story"))
+    'no room'
+    """
+    return (str(error).strip().splitlines() or ["no message"])[0][:most]
+
+
 def first_few(names: Sequence[str], most: int = 5) -> str:
     """Returns the first `most` names in one line, with dots if there are more.
 

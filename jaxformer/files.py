@@ -137,11 +137,7 @@ def _flush(path: pathlib.Path) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Checks, before any work is done, that a file can be written; writes nothing.
-
-    Raises:
-      OSError: it is a folder, below a file, in a cycle of links, or in a folder that this user may not write to.
-    """
+    """Raises an `OSError` if a file cannot be written, before any work is done; writes nothing."""
     target = _followed(pathlib.Path(path))
     if _is_stream(target):
         return
@@ -153,23 +149,14 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_new_folder(path: str | os.PathLike[str]) -> None:
-    """Checks, before any work is done, that a folder can be created; writes nothing.
-
-    Raises:
-      ConfigError: the path exists.
-      OSError: the path is below a file, or in a folder that this user may not write to.
-    """
+    """Raises a `ConfigError` or an `OSError` if a folder cannot be created, before any work is done; writes nothing."""
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists; name a new folder")
     check_writable(path)
 
 
 def _followed(path: pathlib.Path) -> pathlib.Path:
-    """Follows the symbolic links that a path ends with, but not an open file of a process, as ``/dev/stdout`` is.
-
-    Raises:
-      OSError: the links form a circle.
-    """
+    """Follows the symbolic links that a path ends with, but not an open file of a process, as ``/dev/stdout`` is."""
     for _ in range(40):
         if not path.is_symlink() or path.parent.resolve().is_relative_to("/proc"):
             return path
@@ -178,11 +165,7 @@ def _followed(path: pathlib.Path) -> pathlib.Path:
 
 
 def _is_stream(path: pathlib.Path) -> bool:
-    """Returns True if a path can be written to but not replaced.
-
-    Raises:
-      IsADirectoryError: it is a folder.
-    """
+    """Returns True if a path can be written to but not replaced."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     return path.is_symlink() or (path.exists() and not path.is_file())

@@ -17,9 +17,6 @@ def require(package: str, *, what: str, extra: str) -> None:
 
     Args:
       what: the beginning of the message, such as "exported programs need".
-
-    Raises:
-      ConfigError: the package is not installed.
     """
     if importlib.util.find_spec(package) is None:
         raise ConfigError(f"{what} the package {package}: pip install 'jaxformer[{extra}]'")

@@ -35,14 +35,7 @@ class BusyError(Exception):
 
 @contextlib.contextmanager
 def held(path: pathlib.Path, *, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Holds the lock of a file, after waiting for its holder, and removes the file at the end.
-
-    Args:
-      waiting: is called with the name of the holder, again and again while it holds the lock.
-
-    Raises:
-      OSError: the file cannot be written.
-    """
+    """Holds the lock of a file, which is removed at the end; calls `waiting` with the name of another holder."""
     while True:
         try:
             descriptor = acquire(path)

@@ -15,7 +15,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from jaxformer.config import changed, choices_of, defaults_of, kind_of, members_of, types_of, value_type
 from jaxformer.errors import ConfigError
@@ -78,14 +78,16 @@ def override(config: C, arguments: Sequence[str]) -> C:
     if not arguments:
         return config
     words = words_of(arguments)
-    types_of = _types(type(config), config, words)
+    known = {path: setting.hint for path, setting in settings_of(type(config), config, words).items()}
     changes: dict[str, object] = {}
     for written, (argument, *values) in words.items():
-        name, values = _setting(written, argument, values, types_of)
+        name, values = _setting(written, argument, values, known)
         *parts, last = name.split(".")
         place = functools.reduce(lambda part, key: cast(dict, part.setdefault(key, {})), parts, changes)
-        value = _parsed(types_of[name], values, argument)
-        place[last] = {"kind": value} | cast(dict, place.get(last, {})) if choices_of(types_of[name]) else value
+        value = _parsed(known[name], values, argument)
+        if choices_of(known[name]):
+            value = {"kind": value} | cast(dict, place.get(last, {}))
+        place[last] = value
     return changed(config, changes)
 
 
@@ -104,81 +106,76 @@ def words_of(arguments: Sequence[str]) -> dict[str, list[str]]:
     return words
 
 
-def _types(kind: type, config: object, words: Mapping[str, list[str]], prefix: str = "") -> dict[str, object]:
-    """Returns the type of every setting by its dotted name, with the choices of `words`, `config` or the defaults."""
-    types_by_name: dict[str, object] = {}
+class Setting(NamedTuple):
+    """A setting of a configuration."""
+
+    hint: object
+    """Its type."""
+    value: object
+    """Its value; the kind of a choice."""
+    fields: tuple[tuple[type, str], ...]
+    """The dataclass and the name of each field that leads to it, its own last."""
+
+
+def settings_of(
+    kind: type,
+    config: object,
+    words: Mapping[str, list[str]],
+    prefix: str = "",
+    above: tuple[tuple[type, str], ...] = (),
+) -> dict[str, Setting]:
+    """Returns every setting by its dotted name, with the choices of `words`, `config` or the defaults."""
+    found: dict[str, Setting] = {}
     for name, hint in types_of(kind).items():
-        path, choices = f"{prefix}{name}", choices_of(hint)
+        path, choices, fields = f"{prefix}{name}", choices_of(hint), (*above, (kind, name))
         part = getattr(config, name) if type(config) is kind else defaults_of(kind)[name]
         if named := value_type(hint):
             written = (word.removeprefix(f"{path}.").partition(".")[0] for word in words if word.startswith(f"{path}."))
-            for each in dict.fromkeys([*cast(Mapping, part), *written, "NAME"]):
-                types_by_name |= _types(named, cast(Mapping, part).get(each), words, f"{path}.{each}.")
+            for each in dict.fromkeys([*cast(Mapping, part), *written]) or ("NAME",):
+                found |= settings_of(named, cast(Mapping, part).get(each), words, f"{path}.{each}.", fields)
             continue
+        part_kind = hint
         if choices:
             part_kind = choices.get(words.get(path, ["", kind_of(part)])[-1], types.NoneType)
-        else:
-            part_kind = hint
-        if choices or not dataclasses.is_dataclass(part_kind):
-            types_by_name[path] = hint
+            found[path] = Setting(hint, kind_of(part), fields)
+        elif not dataclasses.is_dataclass(hint):
+            found[path] = Setting(hint, part, fields)
         if isinstance(part_kind, type):
-            types_by_name |= _types(part_kind, part, words, f"{path}.")
-    return types_by_name
+            found |= settings_of(part_kind, part, words, f"{path}.", fields)
+    return found
 
 
 def _setting(name: str, argument: str, values: list[str], settings: Mapping[str, object]) -> tuple[str, list[str]]:
-    """Returns the setting that an argument names, and its words; ``--no-x`` and ``--a.no-x`` are ``--x False``.
-
-    Raises:
-      ConfigError: there is no such setting.
-    """
+    """Returns the setting that an argument names, and its words; ``--no-x`` and ``--a.no-x`` are ``--x False``."""
     part, dot, last = name.rpartition(".")
     for plain in (name.removeprefix("no_"), f"{part}{dot}{last.removeprefix('no_')}"):
         if name not in settings and bool in members_of(settings.get(plain)) and not values:
             return plain, ["False"]
-    if last == "kind" and part in settings:
-        raise ConfigError(f"{argument} is --{part}: --{part} {' '.join(values) or 'NAME'}")
     if name not in settings:
         raise ConfigError(f"unknown setting {argument}{_hint(name, settings)}")
     return name, values
 
 
 def _parsed(hint: object, words: list[str], argument: str) -> object:
-    """Returns the value of a setting as plain data.
-
-    Raises:
-      ConfigError: the words are no value of this type.
-    """
-    members = [member for member in members_of(hint) if member is not types.NoneType]
-    if len(words) == 1 and words[0].lower() == "none" and types.NoneType in members_of(hint) and not choices_of(hint):
-        return None
-    for member in members:
-        if typing.get_origin(member) is tuple and words:
-            kinds = typing.get_args(member)
-            each = [kinds[0]] * len(words) if kinds[-1] is Ellipsis else kinds
-            if len(each) != len(words):
-                raise ConfigError(f"{argument} has {len(each)} values, got {len(words)}: {shlex.join(words)}")
-            return [_parsed(kind, [word], argument) for kind, word in zip(each, words, strict=True)]
-    if bool in members and not words:
+    """Returns the value of a setting as plain data, whose type `changed` checks."""
+    members = members_of(hint)
+    for kinds in (typing.get_args(member) for member in members if typing.get_origin(member) is tuple and words):
+        each = itertools.repeat(kinds[0]) if kinds[-1] is Ellipsis else itertools.chain(kinds, itertools.repeat(str))
+        return [_parsed(kind, [word], argument) for kind, word in zip(each, words, strict=False)]
+    if not words and bool in members:
         return True
-    if not words:
-        raise ConfigError(f"{argument} needs a value")
-    if len(words) > 1:
-        raise ConfigError(f"unexpected argument {words[1]!r} after {argument} {words[0]}")
-    if bool in members:
-        if words[0].lower() not in ("true", "false"):
-            none = " or None" * (types.NoneType in members_of(hint))
-            raise ConfigError(f"{argument}: got {words[0]!r}, expected True or False{none}")
-        return words[0].lower() == "true"
-    numbers = [member for member in (int, float) if member in members]
-    for number in numbers:
+    if len(words) != 1:
+        problem = f"{argument} needs a value"
+        if words:
+            problem = f"unexpected argument {words[1]!r} after {argument} {words[0]}"
+        raise ConfigError(problem)
+    known = {"true": True, "false": False} if bool in members else {}
+    if types.NoneType in members and not choices_of(hint):
+        known["none"] = None
+    for number in [number for number in (int, float) if number in members]:
         with contextlib.suppress(ValueError):
             return number(words[0])
-    if numbers:
-        raise ConfigError(
-            f"{argument}: got {words[0]!r}, expected {' or '.join(number.__name__ for number in numbers)}"
-        )
-    return words[0]
+    return known.get(words[0].lower(), words[0])
 
 
 def _hint(name: str, settings: Mapping[str, object]) -> str:
@@ -193,7 +190,7 @@ def _hint(name: str, settings: Mapping[str, object]) -> str:
     others: dict[str, str] = {}
     for choice, hint in settings.items():
         for kind, each in choices_of(hint).items():
-            for setting in _types(each, None, {}, f"{choice}.").keys() - settings.keys():
+            for setting in settings_of(each, None, {}, f"{choice}.").keys() - settings.keys():
                 before = others.get(setting, f"{setting!r} with --{choice}")
                 others[setting] = f"{before} or {kind}" if setting in others else f"{before} {kind}"
     if name in others:
@@ -212,14 +209,7 @@ def _hint(name: str, settings: Mapping[str, object]) -> str:
 
 
 def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None = None) -> TaskConfig:
-    """Returns a named configuration with settings from the arguments and from the run that it starts from.
-
-    Args:
-      out: see `registry.started`.
-
-    Raises:
-      ConfigError: see `override`, `registry.resolve` and `registry.started`.
-    """
+    """Returns a named configuration with settings from the arguments and from the run that it starts from."""
     if "--attention=" in arguments or ("--attention", "") in itertools.pairwise(arguments):
         raise ConfigError(f"--attention is empty; leave it out for the library's: {own_files.ALWAYS}")
     config = override(resolve(reference), arguments)
@@ -229,49 +219,26 @@ def resolved(reference: str, arguments: Sequence[str], out: pathlib.Path | None 
 
 def settings_help(config: object) -> str:
     """Returns the help text of all settings by section: argument, value, choices and docstring."""
-    sections: dict[str, list[str]] = {}
-    hints = _types(type(config), config, {})
-    for path, (value, text) in paths(config).items():
+    sections: dict[str, list[str]] = {"": []}
+    wrap = functools.partial(textwrap.wrap, width=110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    for path, setting in settings_of(type(config), config, {}).items():
         part = path.rpartition(".")[0]
-        lines = sections.setdefault(part, ["", f"{part}: {_docstring(config, part)}"] if part else [])
-        words = value if isinstance(value, tuple) else (value,)
+        about = [field_docstrings(kind).get(name, "") for kind, name in setting.fields]
+        if part not in sections:
+            sections[part] = ["", f"{part}: {about[-2]}"]
+        lines = sections[part]
+        words = setting.value if isinstance(setting.value, tuple) else (setting.value,)
         lines.append(f"  --{path} {shlex.join(map(str, words))}")
-        is_literal = typing.get_origin(hints[path]) is typing.Literal
-        if names := typing.get_args(hints[path]) if is_literal else choices_of(hints[path]):
-            choices = f"one of {', '.join(map(str, names))}"
-            lines += textwrap.wrap(choices, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
-        lines += textwrap.wrap(text, 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+        names = [*choices_of(setting.hint)]
+        if typing.get_origin(setting.hint) is typing.Literal:
+            names = typing.get_args(setting.hint)
+        if names:
+            lines += wrap(f"one of {', '.join(map(str, names))}")
+        lines += wrap(about[-1])
     return "\n".join(line for lines in sections.values() for line in lines)
 
 
-def _docstring(config: object, path: str) -> str:
-    """Returns the docstring of the part of a configuration at this dotted name."""
-    *parents, name = path.split(".")
-    owner = functools.reduce(getattr, parents, config)
-    if isinstance(owner, Mapping):
-        return _docstring(config, ".".join(parents))
-    return field_docstrings(type(owner)).get(name, "")
-
-
-def paths(config: object, prefix: str = "") -> dict[str, tuple[object, str]]:
-    """Returns the value and the docstring of every setting, by its dotted name; the value of a choice is its kind."""
-    settings: dict[str, tuple[object, str]] = {}
-    texts, hints = field_docstrings(type(config)), types_of(type(config))
-    for name, hint in hints.items():
-        value, path = getattr(config, name), f"{prefix}{name}"
-        if named := value_type(hint):
-            for each, part in (cast(Mapping, value) or {"NAME": named()}).items():
-                settings.update(paths(part, f"{path}.{each}."))
-            continue
-        if choices_of(hint):
-            settings[path] = kind_of(value), texts.get(name, "")
-        if dataclasses.is_dataclass(value):
-            settings.update(paths(value, f"{path}."))
-        elif not choices_of(hint):
-            settings[path] = value, texts.get(name, "")
-    return settings
-
-
+@functools.cache
 def field_docstrings(kind: type) -> dict[str, str]:
     """Returns the string that follows each field in a dataclass's source."""
     texts: dict[str, str] = {}

@@ -24,8 +24,6 @@ from jaxformer.errors import ConfigError
 
 OptionsT = TypeVar("OptionsT", bound="Options")
 REQUIRED = dataclasses.MISSING
-PICTURES = (".png", ".svg", ".pdf")
-"""The suffixes of pictures."""
 
 
 def local_path(text: str) -> pathlib.Path:
@@ -69,39 +67,34 @@ def output_folder(text: str) -> pathlib.Path:
     return path
 
 
-def picture(text: str) -> pathlib.Path:
-    """Returns the path of a picture, after checking its suffix and that it can be written.
-
-    Raises:
-      ConfigError: the suffix is not in `PICTURES`, or see `output_file`.
-    """
-    if local_path(text).suffix.lower() not in PICTURES:
-        raise ConfigError(f"{text}: a picture is one of {', '.join(PICTURES)}")
-    return output_file(text)
-
-
-def page_file(text: str) -> pathlib.Path:
-    """Returns the path of a page, after checking its suffix and that it can be written.
-
-    Raises:
-      ConfigError: the suffix is another one, or see `output_file`.
-    """
-    if local_path(text).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"{text}: a page is a file .html")
+def picture(text: str, *, suffixes: Sequence[str] = (".png", ".svg", ".pdf"), kind: str = "picture") -> pathlib.Path:
+    """Returns the path of a picture to write, or of another `kind` of file with one of these suffixes."""
+    if local_path(text).suffix.lower() not in suffixes:
+        raise ConfigError(f"{text}: a {kind} is one of {', '.join(suffixes)}")
     return output_file(text)
 
 
 def sentence(text: str) -> str:
-    """Returns a text, after checking that it is UTF-8.
-
-    Raises:
-      ConfigError: its bytes are not UTF-8; Python replaces them with surrogate characters.
-    """
+    """Returns a text, after checking that it is UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"{text!a} is not UTF-8") from error
     return text
+
+
+def whole_number(text: str, *, least: int | None = None) -> int:
+    """Returns a whole number.
+
+    Raises:
+      ConfigError: the text is none, or a number below `least`.
+    """
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise ConfigError(f"got {text!r}, expected int") from error
+    refuse((least is not None and number < least, f"must be at least {least}, got {number}"))
+    return number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,11 +118,13 @@ File = Annotated[pathlib.Path, Word("FILE", local_path)]
 OutputFile = Annotated[pathlib.Path, Word("FILE", output_file)]
 OutputFolder = Annotated[pathlib.Path, Word("FOLDER", output_folder)]
 Picture = Annotated[pathlib.Path, Word("FILE", picture)]
-Page = Annotated[pathlib.Path, Word("FILE", page_file)]
+Page = Annotated[pathlib.Path, Word("FILE", functools.partial(picture, suffixes=(".html", ".htm"), kind="page"))]
 Text = Annotated[str, Word("TEXT", sentence)]
 Name = Annotated[str, Word("NAME")]
 Image = Annotated[str, Word("IMAGE", sentence)]
 Attention = Annotated[str, Word("FILE.py:NAME")]
+Positive = Annotated[int, Word("N", functools.partial(whole_number, least=1))]
+Natural = Annotated[int, Word("N", functools.partial(whole_number, least=0))]
 
 
 def word(text: str, default: object = REQUIRED) -> Any:
@@ -142,12 +137,25 @@ def option(text: str, default: object = None) -> Any:
     return dataclasses.field(default=default, kw_only=True, metadata={"help": text})
 
 
+def refuse(*cases: tuple[object, str]) -> None:
+    """Refuses options that do not go together, by a table of cases and messages."""
+    for is_so, message in cases:
+        if is_so:
+            raise ConfigError(message)
+
+
+def located(data_dir: str | None, settings: list[str]) -> list[str]:
+    """Returns settings with the folder of the corpora, if it is given."""
+    refuse((data_dir == "", "the path of --data-dir is empty"))
+    if data_dir is None:
+        return settings
+    return ["--data.directory", data_dir, *settings]
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The words of a command, except settings."""
 
-    usage: ClassVar[tuple[str, ...]] = ()
-    """Words that the usage shows besides those without a default."""
     setting_prefix: ClassVar[str] = ""
     """The beginning of each setting that the command takes: ``--decode.``, or ``--`` for all; empty for none."""
     short: ClassVar[tuple[str, ...]] = ()
@@ -175,7 +183,12 @@ SHORT = {
 }
 """Settings of the search under shorter names, ``--top-p .9`` for ``--decode.top_p .9``: their values and help."""
 
-SETTINGS = "  --decode.NAME VALUE    a setting of the search: see `jaxformer train RUN/config.json --settings`\n\n"
+SETTINGS = {
+    "--decode.": "  --decode.NAME VALUE  a setting of the search: see `jaxformer train RUN/config.json --settings`\n\n",
+    "--": "  --NAME VALUE  a setting of the configuration: see `jaxformer train CONFIG --settings`\n\n",
+    "": "",
+}
+"""The settings in the help of a command, by their beginning."""
 
 
 def command(function: Callable[..., int]) -> Callable[[Sequence[str]], int]:
@@ -238,36 +251,25 @@ def _parser(kind: type[Options]) -> _Parser:
     parser = _Parser(
         prog=f"jaxformer {kind.command()}",
         description=" ".join(description.split()),
-        epilog=(SETTINGS if kind.setting_prefix == "--decode." else "") + examples,
+        epilog=SETTINGS[kind.setting_prefix] + examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    usage = [parser.prog]
     hints = typing.get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         shape: dict[str, Any] = _shape(hints[field.name], is_option=field.kw_only is True)
-        default = (
-            list(typing.cast("tuple[str, ...]", field.default)) if shape.get("action") == "extend" else field.default
-        )
-        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": default}
+        shape |= {"help": field.metadata["help"].replace("%", "%%"), "default": field.default}
+        if isinstance(field.default, tuple):
+            shape["default"] = list(field.default)
         is_needed = field.default is REQUIRED
         if field.kw_only:
             name = f"--{field.name.rstrip('_')}".replace("_", "-")  # from_ is --from
             parser.names += (name,)
             parser.add_argument(name, required=is_needed, dest=field.name, **shape)
-            if is_needed:
-                usage.append(f"{name} {shape.get('metavar', field.name.upper())}")
         elif is_needed:
-            usage.append(shape["metavar"])
             parser.add_argument(field.name, **shape)
         else:
-            usage.append(("[{} ...]" if "nargs" in shape else "[{}]").format(shape["metavar"]))
-            shape.setdefault("nargs", "?")
-            parser.add_argument(field.name, **shape)
-    usage += [*kind.usage, "[options]"]
-    if kind.setting_prefix:
-        usage.append(f"[{kind.setting_prefix}NAME VALUE ...]")
-    parser.usage = " ".join(usage)
+            parser.add_argument(field.name, **{"nargs": "?", **shape})
     group = parser.add_argument_group("search") if kind.short else parser
     for name in kind.short:  # only for the help: `split_settings` has taken them
         value, text = SHORT[name]
@@ -288,19 +290,12 @@ def _shape(hint: object, *, is_option: bool) -> dict[str, Any]:
         return {"action": "store_true"}
     if hint is str:
         return {}
-    word = Word("N", _whole_number)
+    word = Word("N", whole_number)
     if typing.get_origin(hint) is Literal:
         word = Word(f"{{{','.join(members)}}}", functools.partial(_one_of, members))
     elif typing.get_origin(hint) is Annotated:
         word = members[1]
     return {"metavar": word.name, "type": word.value}
-
-
-def _whole_number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise ConfigError(f"got {text!r}, expected int") from error
 
 
 def _one_of(names: Sequence[str], text: str) -> str:
@@ -310,11 +305,7 @@ def _one_of(names: Sequence[str], text: str) -> str:
 
 
 def split_settings(words: Sequence[str], short: Collection[str] = ()) -> tuple[list[str], list[str]]:
-    """Separates the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns the other words first.
-
-    Args:
-      short: the options of `SHORT` that the command has.
-    """
+    """Separates the settings of the search, ``--decode.x 1`` or ``--decode.x=1``; returns the other words first."""
     others: list[str] = []
     settings: list[str] = []
     left = list(words)

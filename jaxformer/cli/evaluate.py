@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import pathlib
 import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from jaxformer.cli.command import File, Folder, Page, Run, command, option
+from jaxformer.cli.command import File, Folder, Page, Run, command, option, refuse
 from jaxformer.cli.output import as_dict, as_indented_json, as_json, save_besides, shown
 from jaxformer.cli.predictors import EnsembleOptions, configured, directed, load, load_ensemble
 from jaxformer.config import flat, kind_of, to_data
 from jaxformer.digests import short_digest
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 if TYPE_CHECKING:
-    from jaxformer.evaluation.scores import Score
     from jaxformer.tasks.base import Predictor
     from jaxformer.tasks.config import TaskConfig
+    from jaxformer.tasks.reports import Scored
 
 LONGEST_CHANGES = 120
 """The maximum number of characters; a whole file name may have 255."""
@@ -66,13 +64,11 @@ class Evaluate(EnsembleOptions):
 @command
 def evaluate(args: Evaluate, settings: list[str]) -> int:
     """Prints the scores of a run and saves them in it; scores of another search are saved in a separate file."""
-    if args.files and (args.split or args.data_dir):
-        raise ConfigError("--files names the data, so --split and --data-dir have no effect")
-    if (args.to or args.from_) and not args.files:
-        given = "--to" if args.to else "--from"
-        raise ConfigError(f"{given} has no effect without --files: a run of several languages is scored by direction")
-    if args.against and not args.report:
-        raise ConfigError("--against is for a page; add --report FILE")
+    refuse(
+        (args.files and (args.split or args.data_dir), "--files names the data: --split and --data-dir have no effect"),
+        ((args.to or args.from_) and not args.files, "--to and --from are for --files: a run is scored by direction"),
+        (args.against and not args.report, "--against is for a page; add --report FILE"),
+    )
     config = configured(args, settings)
     from jaxformer.multihost import cluster, processes
     from jaxformer.tasks import own_attention, registry
@@ -81,17 +77,21 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     if not args.files:
         _check_data(args.run, (*args.ensemble, *([args.against] if args.against else [])))
     if args.report:
-        if num_processes > 1:
-            raise ConfigError(f"--report is made by one process, but there are {num_processes}")
+        refuse((num_processes > 1, f"--report is made by one process, but there are {num_processes}"))
         _check_report(args)
-    other = args.against and _other(args, settings)
+    other = None
+    if args.against:
+        options = dataclasses.replace(args, run=args.against, ensemble=(), attention=None)
+        other = options, configured(options, settings)
     predictor = directed(load_ensemble(args, config), args.to, args.from_)
     split = args.split or registry.task_of(config).default_split
-    scores, rows = _scored(args, args.run, predictor, split)
+    scored = _scored(args, args.run, predictor, split)
     if not processes.is_first():
         return 0
     examples = [
-        {"corpus": name, "number": number, **row} for name, part in rows.items() for number, row in enumerate(part, 1)
+        {"corpus": name, "number": number, **row}
+        for name, part in scored.rows.items()
+        for number, row in enumerate(part, 1)
     ]
     used: dict[str, object] = {"decode": to_data(getattr(config, "decode", None)), "checkpoint": args.checkpoint}
     used["ensemble"] = [str(run) for run in args.ensemble]
@@ -99,42 +99,40 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
         used["files"] = [str(file) for file in args.files]
     if config.attention:
         used["attention"] = own_attention.load(config.attention).text
-    about = {name: [as_dict(score) for score in values] for name, values in scores.items()}
+    about = {name: [as_dict(score) for score in values] for name, values in scored.scores.items()}
     about |= {"settings": used, "steps": list(predictor.steps)}
     if args.json:
         print(as_indented_json(about))
     else:
-        for name, corpus_scores in scores.items():
+        for name, corpus_scores in scored.scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
     changes = _changes(config, configured(args, ())) + _attention(args)
     what = f"file-{_shown(args.files[0].name)}{_contents(examples)}" if args.files else split
-    _save(args.run, f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}", about, examples)
+    name = f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}"
+    if examples:
+        lines = "".join(as_json(example) + "\n" for example in examples)
+        save_besides(args.run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
+    save_besides(args.run / f"scores-{name}.json", lambda path: write_text(path, as_indented_json(about) + "\n"))
     if args.report:
-        _write_report(args, settings, predictor, (scores, rows), split=split, other=other)
+        _write_report(args, settings, predictor, scored, split=split, other=other)
     return 0
-
-
-Scored = tuple[Mapping[str, list["Score"]], dict[str, Sequence[Mapping[str, object]]]]
-"""The scores of each corpus, and the rows of its examples."""
 
 
 def _scored(args: Evaluate, run: pathlib.Path, predictor: Predictor, split: str) -> Scored:
     from jaxformer.cli import runtime
     from jaxformer.tasks import runner
+    from jaxformer.tasks.reports import Scored
 
-    rows: dict[str, Sequence[Mapping[str, object]]] = {}
-    scored = functools.partial(runner.evaluate, run, predictor, say=runtime.say, on_examples=rows.__setitem__)
+    rows: dict[str, Sequence[Mapping[str, Any]]] = {}
+    data: dict[str, Any] = {"split": split, "data_dir": str(args.data_dir or "")}
     if args.files:
-        return scored(files=args.files), rows
-    return scored(split=split, data_dir=str(args.data_dir or "")), rows
+        data = {"files": args.files}
+    scores = runner.evaluate(run, predictor, say=runtime.say, on_examples=rows.__setitem__, **data)
+    return Scored(scores, rows)
 
 
 def _check_report(args: Evaluate) -> None:
-    """Checks that a report can be made, before a model is loaded.
-
-    Raises:
-      ConfigError: it would replace another file, the model has no data, or the other run cannot be compared with.
-    """
+    """Checks that a report can be made, before a model is loaded."""
     from jaxformer.inspection import pages
     from jaxformer.tasks import reports, rundir
 
@@ -144,13 +142,6 @@ def _check_report(args: Evaluate) -> None:
         rundir.check_trained(args.run)
     if args.against:
         reports.check_comparable(args.run, args.against)
-
-
-def _other(args: Evaluate, settings: list[str]) -> tuple[Evaluate, TaskConfig]:
-    """Returns the options and the configuration of the run to compare with."""
-    assert args.against is not None
-    options = dataclasses.replace(args, run=args.against, ensemble=(), attention=None)
-    return options, configured(options, settings)
 
 
 def _write_report(
@@ -171,22 +162,26 @@ def _write_report(
     if other:
         options, of_other = other
         second = directed(load(options, of_other), args.to, args.from_)
-        theirs = reports.Scored(*_scored(args, options.run, second, split))
-    facts = {"run": str(args.run), "task": config.task, "checkpoint": args.checkpoint}
-    facts |= {"steps": ", ".join(map(str, predictor.steps))} if predictor.steps else {}
-    facts |= {"data": ", ".join(map(str, args.files)) if args.files else split}
-    facts |= {"search": " ".join(settings)} if settings else {}
-    facts |= {"ensemble with": ", ".join(map(str, args.ensemble))} if args.ensemble else {}
-    facts |= {"compared with": str(args.against)} if args.against else {}
-    facts = {name: shown(text) for name, text in facts.items()}
+        theirs = _scored(args, options.run, second, split)
+    facts = {
+        "run": str(args.run),
+        "task": config.task,
+        "checkpoint": args.checkpoint,
+        "steps": ", ".join(map(str, predictor.steps)),
+        "data": ", ".join(map(str, args.files)) or split,
+        "search": " ".join(settings),
+        "ensemble with": ", ".join(map(str, args.ensemble)),
+        "compared with": str(args.against or ""),
+    }
+    facts = {name: shown(text) for name, text in facts.items() if text}
     report = reports.report(
         args.run,
         config,
-        reports.Scored(*scored),
+        scored,
         facts=facts,
         commands=lambda corpus: _inspect_command(args, settings, config, corpus),
         other=theirs,
-        other_name=shown(str(args.against)) if args.against else "",
+        other_name=facts.get("compared with", ""),
     )
     made = page(report, reports.look(config, predictor, report), title=facts["run"])
     path = pages.save(made, args.report)
@@ -200,19 +195,12 @@ def _inspect_command(args: Evaluate, settings: list[str], config: TaskConfig, co
     if config.task == "translation" and config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
         source, target = config.data.languages(corpus)  # pyright: ignore[reportAttributeAccessIssue]
         source = source if config.data.tags == "both" else ""  # pyright: ignore[reportAttributeAccessIssue]
-    words += ["--attention", args.attention] if args.attention else []
-    words += ["--to", target] if target else []
-    words += ["--from", source] if source else []
-    return shlex.join([*words, *(settings if config.task in ("translation", "captioning") else [])])
-
-
-def _save(run: pathlib.Path, name: str, about: Mapping[str, object], examples: Sequence[Mapping[str, object]]) -> None:
-    """Saves scores, and the examples if there are any, in files of this name."""
-    if examples:
-        lines = "".join(as_json(example) + "\n" for example in examples)
-        save_besides(run / f"examples-{name}.jsonl", lambda path: write_text(path, lines))
-    text = as_indented_json(about) + "\n"
-    save_besides(run / f"scores-{name}.json", lambda path: write_text(path, text))
+    for name, value in {"--attention": args.attention, "--to": target, "--from": source}.items():
+        if value:
+            words += [name, value]
+    if config.task in ("translation", "captioning"):
+        words += settings
+    return shlex.join(words)
 
 
 def _contents(examples: Sequence[Mapping[str, object]]) -> str:
@@ -269,11 +257,7 @@ def _shown(text: str) -> str:
 
 
 def _check_data(run: pathlib.Path, others: Sequence[pathlib.Path]) -> None:
-    """Checks that the runs of an ensemble hold the same data out of training; one that does not may have seen them.
-
-    Raises:
-      ConfigError: a run holds other data out.
-    """
+    """Checks that the runs of an ensemble hold the same data out of training; one that does not may have seen them."""
     from jaxformer.tasks import rundir
 
     hashes = rundir.read_optional_json(run / "provenance.json").get("data", {})

@@ -7,10 +7,9 @@ import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jaxformer.cli.command import SHORT, File, Image, OutputFile, Picture, Text, command, option, word
-from jaxformer.cli.output import put, say_programs, texts
-from jaxformer.cli.predictors import FROM, TO, SearchOptions, configured, directed, load_ensemble
-from jaxformer.errors import ConfigError
+from jaxformer.cli.command import SHORT, Image, OutputFile, Picture, Text, command, option, refuse, word
+from jaxformer.cli.output import put, texts
+from jaxformer.cli.predictors import FROM, TO, Inputs, SearchOptions, configured, directed, load_ensemble
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +22,7 @@ MOST = 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Translate(SearchOptions):
+class Translate(Inputs, SearchOptions):
     """Translates sentences: arguments, a file, or standard input line by line.
 
     examples:
@@ -39,12 +38,9 @@ class Translate(SearchOptions):
       echo "A dog runs." | jaxformer translate runs/en-de  # line by line, as they come
     """
 
-    inputs: tuple[Text, ...] = word("Sentences to translate.", ())
     mesh: str = option("The device mesh; default: all devices share the sentences.", "")
     to: str = option(TO, "")
     from_: str = option(FROM, "")
-    file: File | None = option("A file of sentences, one per line.")
-    out: OutputFile | None = option("The file to write translations to, instead of printing them.")
     prefix: Text = option("The beginning of each translation.", "")
     alignments: bool = option("Print word links, such as 0-0 1-2, after each text.", False)
 
@@ -52,8 +48,6 @@ class Translate(SearchOptions):
 @command
 def translate(args: Translate, settings: list[str]) -> int:
     """Prints the translations of arguments, of a file, or of standard input."""
-    if args.inputs and args.file:
-        raise ConfigError("give sentences or --file, not both")
     config = configured(args, settings)
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.translation import Translator
@@ -67,8 +61,6 @@ def translate(args: Translate, settings: list[str]) -> int:
         for line in _translated(translator, args, *zip(*batch, strict=True))
     )
     put(lines, args.out)
-    if not args.inputs:
-        say_programs(translator.programs)
     return 0
 
 
@@ -146,13 +138,11 @@ def generate(args: Generate, settings: list[str]) -> int:
                 yield from texts(number, data, best, args, generator.tokenizer, name="continuations")
 
     put(lines(), args.out)
-    if not args.inputs:
-        say_programs(generator.programs)
     return 0
 
 
 @dataclasses.dataclass(frozen=True)
-class Caption(SearchOptions):
+class Caption(Inputs, SearchOptions):
     """Describes images.
 
     examples:
@@ -168,8 +158,6 @@ class Caption(SearchOptions):
 
     inputs: tuple[Image, ...] = word("Names of image files.", ())
     mesh: str = option("The device mesh; default: all devices share the images.", "")
-    file: File | None = option("A file of image names, one per line.")
-    out: OutputFile | None = option("The file to write captions to, instead of printing them.")
     picture: Picture | None = option(
         f"A picture (.png, .svg or .pdf) of the attention of each word, for the first {MOST} images."
     )
@@ -178,8 +166,7 @@ class Caption(SearchOptions):
 @command
 def caption(args: Caption, settings: list[str]) -> int:
     """Prints the captions of images, named by arguments or by the lines of a file."""
-    if bool(args.inputs) == bool(args.file):
-        raise ConfigError("give the names of images, or --file")
+    refuse((not args.inputs and not args.file, "give the names of images, or --file"))
     config = configured(args, settings)
     from jaxformer.cli import runtime
     from jaxformer.cli.lines import image_names
@@ -199,8 +186,6 @@ def caption(args: Caption, settings: list[str]) -> int:
         for line in texts(number, {"image": name}, best, args, captioner.tokenizer, name="captions")
     )
     put(lines, args.out)
-    if args.file:
-        say_programs(captioner.programs)
     return 0
 
 

@@ -6,10 +6,9 @@ import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from jaxformer.cli.command import Page, Picture, Run, Text, command, option, picture, word
+from jaxformer.cli.command import Page, Picture, Run, Text, command, option, refuse, word
 from jaxformer.cli.output import save_besides, shown
 from jaxformer.cli.predictors import FROM, TO, RunOptions, configured, directed, load
-from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, Patches
@@ -60,7 +59,7 @@ class Inspect(RunOptions):
         "of the last layer."
     )
     mean: bool = option("The mean of all layers and heads.", False)
-    grid: bool = option("Every head of every layer in one picture.", False)
+    grid: bool = option("Every head of every layer in one picture, --out.", False)
     table: bool = option("Write the weights as numbers, with each row's entropy.", False)
     out: Picture | None = option("The picture (.png, .svg or .pdf); default: RUN/attention.png.")
     html: Page | None = option(
@@ -80,14 +79,11 @@ def inspect(args: Inspect, settings: list[str]) -> int:
     """Shows where a model looks."""
     inputs = (*args.inputs, *([] if args.source is None else [args.source]))
     _check(args, inputs, settings)
-    if args.grid and args.out is None:
-        args = dataclasses.replace(args, out=_default_picture(args.run))
     config = configured(args, settings)
-    if config.task not in SEARCHED and (args.target is not None or settings):
-        what = settings[0] if settings else "--target"
-        raise ConfigError(f"{what} has no effect: a run of {config.task} generates no text for its attention")
-    if args.serve and config.task in IMAGES:
-        raise ConfigError(f"--serve shows texts, but a run of {config.task} reads images; use --html")
+    searched = [*settings, *["--target"] * (args.target is not None), *["--against-decode"] * bool(args.against_decode)]
+    no_effect = f"{' '.join(searched)} has no effect: a run of {config.task} generates no text for its attention"
+    images = f"--serve shows texts, but a run of {config.task} reads images; use --html"
+    refuse((searched and config.task not in SEARCHED, no_effect), (args.serve and config.task in IMAGES, images))
     from jaxformer.inspection import pages
 
     if args.html:
@@ -119,23 +115,17 @@ def inspect(args: Inspect, settings: list[str]) -> int:
 
 
 def _other(args: Inspect, config: TaskConfig, settings: list[str]) -> tuple[Inspect, TaskConfig] | None:
-    """Returns the options and the configuration of what is shown beside, if there is any, before a model is loaded.
-
-    Raises:
-      ConfigError: it is a run of another task, or a setting is wrong or changes nothing.
-    """
+    """Returns the options and the configuration of what is shown beside, if there is any, before a model is loaded."""
     if not (args.against or args.against_decode):
         return None
-    if args.against_decode and config.task not in SEARCHED:
-        raise ConfigError(f"--against-decode has no effect: a run of {config.task} generates no text for its attention")
-    options = dataclasses.replace(
-        args, run=args.against or args.run, attention=None if args.against else args.attention
-    )
+    options = args
+    if args.against:
+        options = dataclasses.replace(args, run=args.against, attention=None)
     found = configured(options, [*settings, *(f"--decode.{setting}" for setting in args.against_decode)])
-    if found.task != config.task:
-        raise ConfigError(f"{args.against} is a run of {found.task}, but {args.run} is one of {config.task}")
-    if options.run.resolve() == args.run.resolve() and found == config:
-        raise ConfigError("what is shown beside is the same; name another run with --against, or other settings")
+    other_task = f"{args.against} is a run of {found.task}, but {args.run} is one of {config.task}"
+    is_same = options.run.resolve() == args.run.resolve() and found == config
+    same = "what is shown beside is the same; name another run with --against, or other settings"
+    refuse((found.task != config.task, other_task), (is_same, same))
     return options, found
 
 
@@ -149,36 +139,27 @@ def _names(args: Inspect, settings: list[str]) -> tuple[str, str]:
 
 def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
     """Checks that options agree, before anything heavy is imported."""
-    if args.serve and (inputs or args.html):
-        raise ConfigError("--serve takes its texts from the browser; leave out TEXT and --html")
-    if not inputs and not args.serve:
-        raise ConfigError("TEXT is missing")
-    if not all(text.strip() for text in inputs):
-        raise ConfigError("a TEXT is empty")
-    if len(inputs) > 1 and not args.html:
-        raise ConfigError("several inputs make a page; add --html FILE")
-    if len(inputs) > 1 and args.target is not None:
-        raise ConfigError("--target belongs to one TEXT")
-    if settings and args.target is not None:
-        raise ConfigError(f"with --target there is no search; leave out {settings[0]}")
-    if (args.against or args.against_decode) and not args.html:
-        raise ConfigError(f"--against{'' if args.against else '-decode'} is for a page; add --html FILE")
-    if args.against_decode and args.target is not None:
-        raise ConfigError("with --target there is no search; leave out --against-decode")
-    if args.html or args.serve:
-        for name in ("kind", "mean", "grid", "table", "out"):
-            if getattr(args, name):
-                raise ConfigError(f"a page has every kind of attention, with tables; leave out --{name}")
-    elif args.exact:
-        raise ConfigError("--exact is for a page; add --html FILE")
+    searched = [*settings[:1], *["--against-decode"] * bool(args.against_decode)]
+    is_page, has_target = args.html or args.serve, args.target is not None
+    names = {"against": "--against", "against_decode": "--against-decode", "exact": "--exact"}
+    of_page = [name for field, name in names.items() if getattr(args, field)]
+    of_picture = [f"--{name}" for name in ("kind", "mean", "grid", "table", "out") if getattr(args, name)]
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(args, name) is not None]
-    others = " and ".join(chosen or ["--mean"])
-    if args.mean and chosen:
-        raise ConfigError(f"--mean averages all layers and heads; leave out --mean or {others}")
-    if args.grid and (chosen or args.mean):
-        raise ConfigError(f"--grid draws every head of every layer; leave out --grid or {others}")
-    if args.grid and args.table:
-        raise ConfigError("--grid draws every head and writes no text; leave out --grid or --table")
+    refuse(
+        (args.serve and (inputs or args.html), "--serve takes its texts from the browser; leave out TEXT and --html"),
+        (not inputs and not args.serve, "TEXT is missing"),
+        (not all(text.strip() for text in inputs), "a TEXT is empty"),
+        (len(inputs) > 1 and not args.html, "several inputs make a page; add --html FILE"),
+        (len(inputs) > 1 and has_target, "--target belongs to one TEXT"),
+        (searched and has_target, f"with --target there is no search; leave out {' '.join(searched)}"),
+        (of_page and not is_page, f"{' '.join(of_page)} is for a page; add --html FILE"),
+        (of_picture and is_page, f"a page has every attention, with tables; leave out {' '.join(of_picture)}"),
+        (args.mean and chosen, f"--mean averages all layers and heads; leave out --mean or {' '.join(chosen)}"),
+        (args.grid and chosen, f"--grid draws every head of every layer; leave out --grid or {' '.join(chosen)}"),
+        (args.grid and args.mean, "--grid draws every head of every layer; leave out --grid or --mean"),
+        (args.grid and args.table, "--grid writes no text; leave out --grid or --table"),
+        (args.grid and not args.out, "--grid draws a picture; name it with --out FILE"),
+    )
 
 
 def _draw(view: View, args: Inspect) -> int:
@@ -186,12 +167,10 @@ def _draw(view: View, args: Inspect) -> int:
     from jaxformer.inspection import attention_maps, plots
 
     kind = args.kind or view.default
-    if kind not in view.attentions:
-        raise ConfigError(f"this model has no {kind}; it has {' and '.join(view.attentions)}")
+    refuse((kind not in view.attentions, f"this model has no {kind}; it has {' and '.join(view.attentions)}"))
     pieces = view.attentions[kind]
     if args.grid:
-        if pieces.patches:
-            raise ConfigError("--grid draws maps between words; for images, use --html")
+        refuse((pieces.patches, "--grid draws maps between words; for images, use --html"))
         assert args.out is not None
         print(plots.save(plots.head_grid(pieces), args.out))
         return 0
@@ -246,13 +225,3 @@ def _title(pieces: AttentionWeights, kind: str, layer: int | None, head: int | N
     chosen = zip((layer, head), pieces.weights.shape, strict=False)
     layer, head = (None if index is None else index % number for index, number in chosen)
     return describe((layer, head), part=kind.partition(".")[0])
-
-
-def _default_picture(run: pathlib.Path) -> pathlib.Path:
-    """Returns the picture of a command that prints nothing else, after checking that it can be written."""
-    if (run / DEFAULT_PICTURE).is_symlink():  # in someone else's run, it may point to any of this user's files
-        raise ConfigError(f"{run / DEFAULT_PICTURE} is a link; name another picture with --out")
-    try:
-        return picture(str(run / DEFAULT_PICTURE))
-    except ConfigError as error:
-        raise ConfigError(f"{error}; name another picture with --out") from error

@@ -15,11 +15,7 @@ from jaxformer.errors import DataError
 
 
 def image_names(path: str | os.PathLike[str]) -> list[str]:
-    """Returns the names of images in a file, one per line.
-
-    Raises:
-      DataError: see `read_lines`; or an image does not exist. The message has the line.
-    """
+    """Returns the names of images in a file, one per line."""
     names = read_lines(path)
     for number, name in enumerate(names, 1):
         if not os.path.exists(name):

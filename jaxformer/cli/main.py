@@ -54,7 +54,7 @@ COMMANDS = {
 HOMES = {
     **dict.fromkeys(("translate", "generate", "caption"), "generation"),
     **dict.fromkeys(("classify", "fill", "score", "tag"), "prediction"),
-    **dict.fromkeys(("compare", "diff", "replay", "average"), "runs"),
+    **dict.fromkeys(("compare", "diff", "replay", "average", "trim"), "runs"),
     **dict.fromkeys(("convert", "export"), "pretrained"),
     **dict.fromkeys(("configs", "data"), "catalogs"),
     **dict.fromkeys(("sweep", "demo"), "train"),
@@ -122,11 +122,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    """Runs the command of this name.
-
-    Raises:
-      ConfigError: there is no such command.
-    """
+    """Runs the command of this name."""
     if name in ("-h", "--help"):
         print(HELP)
         return 0
@@ -189,23 +185,12 @@ def _outcome(error: Exception) -> tuple[int, str] | None:
         # Other programs may free the memory of the host.
         return 2 if of_device and importlib.import_module("jax").default_backend() != "cpu" else 1, text
     if isinstance(error, OSError):
-        if _nowhere(error):
-            return 2, "the working directory no longer exists; change to another"
         if error.errno == errno.EBADF:
             return 1, "standard output is closed"
         return {errno.ENAMETOOLONG: 2, errno.ELOOP: 2}.get(error.errno or 0, 1), text
     # JAX was not imported to the end, because of a variable, such as a word in JAX_NUM_CPU_DEVICES.
     refused = "jax" not in sys.modules and any(name.startswith("jax.") for name in sys.modules)
     return (2, text) if refused and isinstance(error, ValueError) else None
-
-
-def _nowhere(error: OSError) -> bool:
-    """Returns True for the error about a removed working directory, which names no file."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return isinstance(error, FileNotFoundError) and error.filename is None
-    return False
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -9,13 +10,12 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from jaxformer.cli.command import REQUIRED, Options, Word, command, option, word
+from jaxformer.cli.command import REQUIRED, Options, Word, command, option, refuse, word
 from jaxformer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from jaxformer.planning.forecast import DeviceMemory, Forecast
-    from jaxformer.planning.program import ProgramForecast, ProgramMemory
-    from jaxformer.planning.roofline import Roofline
+    from jaxformer.planning.forecast import Compiled, Forecast
+    from jaxformer.planning.program import ProgramForecast
 
 MIB, GIB = 2**20, 2**30
 
@@ -60,42 +60,49 @@ def plan(args: Plan, settings: list[str]) -> int:
     """Prints the memory and communication of a step; returns 0 if it fits, 2 if it does not or cannot be compiled."""
     if args.function is not None:
         return _plan_function(args, settings)
-    if args.config is None:
-        raise ConfigError("CONFIG is missing, or --function FILE.py:NAME")
+    refuse((args.config is None, "CONFIG is missing, or --function FILE.py:NAME"))
+    assert args.config is not None
     shape = _shape(args.batch)
     from jaxformer.cli.arguments import resolved
 
     if args.mesh is not None:
         settings = [*settings, "--mesh", args.mesh]
     config = resolved(args.config, settings)
-    import jax
-    from rich.console import Console
+    with _compiling("the training step", args.topology):
+        from jaxformer.tasks import planner
 
-    jax.config.update("jax_platforms", "cpu")  # leaves this machine's TPU free for other processes
-    from jaxformer.tasks import planner
-
-    with Console(stderr=True).status(f"compiling the training step for {args.topology}: a minute or two"):
         forecast, hints = planner.plan(config, args.topology, shape=shape)
-    print(json.dumps(as_data(forecast, hints)) if args.json else report(config.name, forecast, hints))
-    return 0 if forecast.memory.fits else 2
+    if args.json:
+        print(json.dumps(as_data(forecast, hints)))
+    else:
+        print(report(config.name, forecast, hints))
+    return 2 * (not forecast.memory.fits)
 
 
 def _plan_function(args: Plan, settings: list[str]) -> int:
     """Does the same as `plan` for a function in a file."""
     if left := [text for text in (args.config, args.batch and f"--batch {args.batch}", *settings) if text]:
         raise ConfigError(f"--function has no place for {left[0]}: its Program says everything but the mesh")
+    assert args.function is not None
+    with _compiling(args.function, args.topology):
+        from jaxformer.planning import program
+        from jaxformer.tasks import planner
+
+        found = program.forecast(planner.load_program(args.function, args.topology, args.mesh), args.topology)
+    if args.json:
+        print(json.dumps(program_data(found)))
+    else:
+        print(program_report(args.function, found))
+    return 2 * (not found.memory.fits)
+
+
+def _compiling(what: str, topology: str) -> contextlib.AbstractContextManager[object]:
+    """Shows what is compiled, on the CPU, which leaves this machine's TPU free for other processes."""
     import jax
     from rich.console import Console
 
-    jax.config.update("jax_platforms", "cpu")  # leaves this machine's TPU free for other processes
-    from jaxformer.planning import program
-    from jaxformer.tasks import planner
-
-    assert args.function is not None
-    with Console(stderr=True).status(f"compiling {args.function} for {args.topology}: a minute or two"):
-        found = program.forecast(planner.load_program(args.function, args.topology, args.mesh), args.topology)
-    print(json.dumps(program_data(found)) if args.json else program_report(args.function, found))
-    return 0 if found.memory.fits else 2
+    jax.config.update("jax_platforms", "cpu")
+    return Console(stderr=True).status(f"compiling {what} for {topology}: a minute or two")
 
 
 def _shape(text: str | None) -> tuple[int, int] | None:
@@ -109,29 +116,28 @@ def _shape(text: str | None) -> tuple[int, int] | None:
 
 def as_data(forecast: Forecast, hints: Sequence[str]) -> dict[str, object]:
     """Returns a forecast as plain data, in bytes and seconds; `hints` are changes that would make the step fit."""
-    data = dataclasses.asdict(forecast) | {"fits": forecast.memory.fits, "remedies": list(hints)}
-    data["uncounted_loops"] = forecast.uncounted_loops
+    data = program_data(forecast) | {"remedies": list(hints)}
     if forecast.estimate is not None:
         times = {"overlapped": forecast.estimate.overlapped, "serial": forecast.estimate.serial}
-        data["estimate"] |= times | {"bound": forecast.estimate.bound}
         data["utilization"] = {name: forecast.utilization(seconds) for name, seconds in times.items()}
+    return data
+
+
+def program_data(found: Compiled) -> dict[str, object]:
+    """Returns the forecast of a program as plain data, in bytes and seconds."""
+    data = dataclasses.asdict(found) | {"fits": found.memory.fits, "uncounted_loops": found.uncounted_loops}
+    if found.estimate is not None:
+        data["estimate"] |= {name: getattr(found.estimate, name) for name in ("overlapped", "serial", "bound")}
     return data
 
 
 def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 12) -> str:
     """Returns a forecast as text, with the `rows` groups of collectives that take longest."""
     devices = math.prod(forecast.mesh.values())
-    mesh = ",".join(f"{axis}={size}" for axis, size in forecast.mesh.items())
-    memory = forecast.memory
     lines = [
-        f"{name}: {forecast.parameters:,} parameters; {forecast.topology}, {devices} devices, mesh {mesh}",
+        f"{name}: {forecast.parameters:,} parameters; {_target(forecast)}",
         f"a batch of {forecast.description}, padding counted",
-        "",
-        "memory of a device, GiB",
-        f"  {memory.parameters / GIB:9.3f}  parameters",
-        f"  {memory.optimizer / GIB:9.3f}  optimizer",
-        f"  {memory.temporaries / GIB:9.3f}  activations, gradients, other temporaries, program",
-        _peak(memory),
+        *_memory(forecast, ["parameters", "optimizer"], "activations, gradients, other temporaries, program"),
     ]
     if hints:
         lines += ["", "what would make it fit", *(f"  {hint}" for hint in hints)]
@@ -147,66 +153,61 @@ def report(name: str, forecast: Forecast, hints: Sequence[str], *, rows: int = 1
         return "\n".join(
             [*lines, "", f"collectives and time of a step: unknown; {forecast.collectives_error}", "", arithmetic]
         )
-    lines += ["", *_traffic(forecast, rows), "", arithmetic]
     best = forecast.estimate
-    lines += [
-        *_times(best, bool(forecast.uncounted_loops)),
-        f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for: "
-        f"{forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
-        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} {forecast.unit}/s",
-    ]
-    return "\n".join(lines)
-
-
-def _times(best: Roofline, has_loops: bool) -> list[str]:
-    return [
-        "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
-        f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, "
-        f"network {'at least ' * has_loops}{1e3 * best.network:.2f}: the {best.bound} is the bound",
-    ]
-
-
-def program_data(found: ProgramForecast) -> dict[str, object]:
-    """Returns the forecast of a program as plain data, in bytes and seconds."""
-    data = dataclasses.asdict(found) | {"fits": found.memory.fits, "uncounted_loops": found.uncounted_loops}
-    if found.estimate is not None:
-        data["estimate"] |= {name: getattr(found.estimate, name) for name in ("overlapped", "serial", "bound")}
-    return data
+    rates = (
+        f": {forecast.utilization(best.overlapped):.0%} to {forecast.utilization(best.serial):.0%} of the peak, "
+        f"{forecast.tokens / best.overlapped:,.0f} to {forecast.tokens / best.serial:,.0f} {forecast.unit}/s"
+    )
+    *times, last = _times(forecast)
+    return "\n".join([*lines, "", *_traffic(forecast, rows), "", arithmetic, *times, last + rates])
 
 
 def program_report(name: str, found: ProgramForecast, *, rows: int = 12) -> str:
     """Returns the forecast of a program as text; see `report`."""
-    memory, devices = found.memory, math.prod(found.mesh.values())
-    mesh = ",".join(f"{axis}={size}" for axis, size in found.mesh.items())
-    lines = [
-        f"{name}: {found.topology}, {devices} devices, mesh {mesh}",
-        "",
-        "memory of a device, GiB",
-        *(f"  {size / GIB:9.3f}  argument {number}" for number, size in enumerate(memory.arguments)),
-        f"  {memory.temporaries / GIB:9.3f}  outputs that are no donated arguments, temporaries, program",
-        _peak(memory),
-    ]
+    arguments = [f"argument {number}" for number in range(len(found.memory.arguments))]
+    others = "outputs that are no donated arguments, temporaries, program"
+    lines = [f"{name}: {_target(found)}", *_memory(found, arguments, others)]
     if found.estimate is not None:
         lines += ["", *_traffic(found, rows)]
     if found.flops is not None:
-        lines += ["", f"arithmetic: {found.flops / 1e12:,.3f} TFLOP, {found.flops / devices / 1e12:,.4f} a device"]
+        each = found.flops / math.prod(found.mesh.values())
+        lines += ["", f"arithmetic: {found.flops / 1e12:,.3f} TFLOP, {each / 1e12:,.4f} a device"]
     if found.estimate is not None:
-        best = found.estimate
-        lines += _times(best, bool(found.uncounted_loops))
-        lines += [
-            f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for"
-        ]
+        lines += _times(found)
     for title, entries in (("not counted", found.unknown), ("what would help", found.hints)):
-        lines += ["", title, *(f"  {entry}" for entry in entries)] if entries else []
+        if entries:
+            lines += ["", title, *(f"  {entry}" for entry in entries)]
     return "\n".join(lines)
 
 
-def _peak(memory: DeviceMemory | ProgramMemory) -> str:
-    verdict = "it fits" if memory.fits else "IT DOES NOT FIT"
-    return f"  {memory.peak / GIB:9.3f}  peak, of the {memory.available / GIB:.0f} that JAX takes: {verdict}"
+def _target(found: Compiled) -> str:
+    mesh = ",".join(f"{axis}={size}" for axis, size in found.mesh.items())
+    return f"{found.topology}, {math.prod(found.mesh.values())} devices, mesh {mesh}"
 
 
-def _traffic(forecast: Forecast | ProgramForecast, rows: int) -> list[str]:
+def _memory(found: Compiled, names: Sequence[str], others: str) -> list[str]:
+    """Returns the lines about memory: what a device holds, by these names, all `others`, and the peak."""
+    memory, verdict = found.memory, "it fits"
+    if not memory.fits:
+        verdict = "IT DOES NOT FIT"
+    parts = [*zip(memory.held, names, strict=True), (memory.temporaries, others)]
+    parts.append((memory.peak, f"peak, of the {memory.available / GIB:.0f} that JAX takes: {verdict}"))
+    return ["", "memory of a device, GiB", *(f"  {size / GIB:9.3f}  {text}" for size, text in parts)]
+
+
+def _times(found: Compiled) -> list[str]:
+    """Returns the lines about the estimate, if there is one."""
+    best = found.estimate
+    assert best is not None
+    return [
+        "estimate (a roofline from data sheets, NOT a measurement), milliseconds a step",
+        f"  compute {1e3 * best.compute:.2f}, memory at least {1e3 * best.memory:.2f}, network "
+        f"{'at least ' * bool(found.uncounted_loops)}{1e3 * best.network:.2f}: the {best.bound} is the bound",
+        f"  {1e3 * best.overlapped:.2f} with all overlapped, {1e3 * best.serial:.2f} if the network is waited for",
+    ]
+
+
+def _traffic(forecast: Compiled, rows: int) -> list[str]:
     """Returns the lines about collectives: the `rows` groups that take longest, and the sum of the rest."""
     from jaxformer.planning.hlo import group
 

@@ -8,14 +8,23 @@ import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from jaxformer.cli.command import File, OutputFile, Picture, Text, command, option, word
+from jaxformer.cli.command import File, Natural, OutputFile, Picture, Positive, Text, command, option, refuse, word
 from jaxformer.cli.output import as_json, put
-from jaxformer.cli.predictors import FROM, TO, EnsembleOptions, RunOptions, configured, directed, load, load_ensemble
-from jaxformer.errors import ConfigError, DataError
+from jaxformer.cli.predictors import (
+    FROM,
+    TO,
+    EnsembleOptions,
+    Inputs,
+    RunOptions,
+    configured,
+    directed,
+    load,
+    load_ensemble,
+)
+from jaxformer.errors import DataError
 
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Predictor
-    from jaxformer.tasks.classification import Classified
     from jaxformer.tasks.vision import ClassifiedImage
 
 MOST = 32
@@ -29,7 +38,7 @@ _BREAKS = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 @dataclasses.dataclass(frozen=True)
-class Classify(RunOptions):
+class Classify(Inputs, RunOptions):
     """Classifies texts or images: arguments, the lines of a file, or standard input line by line.
 
     examples:
@@ -47,34 +56,32 @@ class Classify(RunOptions):
     """
 
     inputs: tuple[Text, ...] = word("Texts, or names of image files.", ())
-    file: File | None = option("A file of texts or of image names, one per line.")
-    out: OutputFile | None = option("The file to write to, instead of printing.")
     json: bool = option("Print one JSON object per line, with all probabilities.", False)
-    words: int | None = option("The number of words of a text to show (default 5).")
+    words: Natural | None = option("The number of words of a text to show (default 5).")
     picture: Picture | None = option(f"A picture (.png, .svg or .pdf) of the attention over the first {MOST} images.")
 
 
 @command
 def classify(args: Classify) -> int:
     """Prints the classes of arguments, of the lines of a file, or of the lines of standard input."""
-    if args.inputs and args.file:
-        raise ConfigError("give inputs or --file, not both")
-    if (args.words or 0) < 0:
-        raise ConfigError(f"--words must be at least 0, got {args.words}")
-    if args.words is not None and args.json:
-        raise ConfigError("--json prints all words of a text, so --words has no effect")
-    if args.picture and not (args.inputs or args.file):
-        raise ConfigError("--picture needs the names of images, or --file")
+    has_words = args.words is not None
+    refuse(
+        (has_words and args.json, "--json prints all words of a text, so --words has no effect"),
+        (args.picture and not (args.inputs or args.file), "--picture needs the names of images, or --file"),
+    )
     config = configured(args, ())
-    for name, value, task in (("words", args.words, "classification"), ("picture", args.picture, "vision")):
-        if value is not None and config.task != task:
-            raise ConfigError(f"--{name} is for a run of {task}")
+    refuse(
+        (has_words and config.task != "classification", "--words is for a run of classification"),
+        (args.picture and config.task != "vision", "--picture is for a run of vision"),
+    )
     from jaxformer.cli.lines import batches, image_names
     from jaxformer.data.sources import read_lines
 
     predictor = load(args, config)
-    read, most = (image_names, 1) if config.task == "vision" else (read_lines, TEXTS)
-    numbered = batches(args.inputs, args.file, most=most, read=read)
+    if config.task == "vision":
+        numbered = batches(args.inputs, args.file, read=image_names)
+    else:
+        numbered = batches(args.inputs, args.file, most=TEXTS, read=read_lines)
     put((line for batch in numbered for line in _classified(predictor, args, *zip(*batch, strict=True))), args.out)
     return 0
 
@@ -89,17 +96,20 @@ def _classified(predictor: Predictor, args: Classify, numbers: Sequence[int], in
         images = predictor.classify(inputs)
         if args.picture and images:
             _draw(images[:MOST], inputs[:MOST], args.picture)
-        for name, image in zip(inputs, images, strict=True):
-            shares = _by_weight(image.probabilities.items())
-            yield as_json({"image": name, **_named(image)}) if args.json else f"{image.label}\t{shares}\t{name}"
-        return
-    assert isinstance(predictor, TextClassifier)
-    for text, result in zip(inputs, predictor.classify(inputs, first=numbers[0], warn=runtime.say), strict=True):
+        results = [({"image": name}, image, name) for name, image in zip(inputs, images, strict=True)]
+    else:
+        assert isinstance(predictor, TextClassifier)
+        found = predictor.classify(inputs, first=numbers[0], warn=runtime.say)
+        most = 5 if args.words is None else args.words
+        results = [
+            ({"text": text, "words": result.words}, result, _by_weight(result.words, most))
+            for text, result in zip(inputs, found, strict=True)
+        ]
+    for data, result, last in results:
         if args.json:
-            yield as_json({"text": text, **_named(result), "words": list(map(list, result.words))})
+            yield as_json(data | {"label": result.label, "probabilities": dict(result.probabilities)})
         else:
-            words = _by_weight(result.words, 5 if args.words is None else args.words)
-            yield f"{result.label}\t{_by_weight(result.probabilities.items())}\t{words}"
+            yield f"{result.label}\t{_by_weight(result.probabilities.items())}\t{last}"
 
 
 def _draw(images: Sequence[ClassifiedImage], names: Sequence[str], path: pathlib.Path) -> None:
@@ -110,17 +120,13 @@ def _draw(images: Sequence[ClassifiedImage], names: Sequence[str], path: pathlib
     plots.save(plots.image_maps([x.image for x in images], [x.attention_maps for x in images], titles=titles), path)
 
 
-def _named(result: Classified | ClassifiedImage) -> dict[str, object]:
-    return {"label": result.label, "probabilities": dict(result.probabilities)}
-
-
 def _by_weight(pairs: Iterable[tuple[str, float]], number: int | None = None) -> str:
     largest = sorted(pairs, key=lambda pair: -pair[1])[:number]
     return ", ".join(f"{name} {value:.1%}" for name, value in largest)
 
 
 @dataclasses.dataclass(frozen=True)
-class Fill(RunOptions):
+class Fill(Inputs, RunOptions):
     r"""Predicts the tokens at each [MASK] of texts: arguments, the lines of a file, or standard input.
 
     examples:
@@ -134,34 +140,26 @@ class Fill(RunOptions):
     as "\t" and a line break as "\n".
     """
 
-    inputs: tuple[Text, ...] = word("Texts with one [MASK] or more.", ())
-    file: File | None = option("A file of texts, one per line.")
-    out: OutputFile | None = option("The file to write to, instead of printing.")
-    top_k: int = option("The number of most probable tokens for each [MASK] (default 5).", 5)
+    top_k: Positive = option("The number of most probable tokens for each [MASK] (default 5).", 5)
     json: bool = option("Print one JSON object per line.", False)
 
 
 @command
 def fill(args: Fill) -> int:
     """Prints the most probable tokens at each ``[MASK]`` of arguments, of the lines of a file, or of standard input."""
-    if args.inputs and args.file:
-        raise ConfigError("give texts or --file, not both")
-    if args.top_k < 1:
-        raise ConfigError(f"--top-k must be at least 1, got {args.top_k}")
     config = configured(args, ())
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.masked_language_model.task import MaskedPredictor
 
     predictor = load(args, config)
     assert isinstance(predictor, MaskedPredictor)
-    place = "text" if args.inputs else f"{args.file or 'standard input'}, line"
 
     def lines() -> Iterator[str]:
         for number, text in (line for batch in batches(args.inputs, args.file) for line in batch):
             try:
                 filled = predictor.fill(text, top_k=args.top_k)
             except DataError as error:
-                raise DataError(f"{place} {number}: {error}") from error
+                raise DataError(f"{args.place(number)}: {error}") from error
             if args.json:
                 # A list, because two tokens may look alike, such as bytes of characters.
                 masks = [[{"token": piece, "probability": share} for piece, share in best] for best in filled]
@@ -175,7 +173,7 @@ def fill(args: Fill) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tag(RunOptions):
+class Tag(Inputs, RunOptions):
     """Labels each word of texts: arguments, the lines of a file, or standard input line by line.
 
     examples:
@@ -188,9 +186,6 @@ class Tag(RunOptions):
     spaces, words are split at spaces only, as in texts whose words have been split like those of the training data.
     """
 
-    inputs: tuple[Text, ...] = word("Texts.", ())
-    file: File | None = option("A file of texts, one per line.")
-    out: OutputFile | None = option("The file to write to, instead of printing.")
     json: bool = option("Print one JSON object per line, with the spans of labels such as B-PER.", False)
     split: Literal["punctuation", "spaces"] = option(
         "Split words at punctuation too (default), or spaces.", "punctuation"
@@ -200,25 +195,21 @@ class Tag(RunOptions):
 @command
 def tag(args: Tag) -> int:
     """Prints the labels of the words of arguments, of the lines of a file, or of the lines of standard input."""
-    if args.inputs and args.file:
-        raise ConfigError("give texts or --file, not both")
     config = configured(args, ())
     from jaxformer.cli.lines import batches
     from jaxformer.tasks.tagging import Tagger
 
     tagger = load(args, config)
     assert isinstance(tagger, Tagger)
-    place = "text" if args.inputs else f"{args.file or 'standard input'}, line"
+    split = {"punctuation": lambda text: text, "spaces": str.split}[args.split]
 
     def lines() -> Iterator[str]:
         for batch in batches(args.inputs, args.file, most=TEXTS):
             for number, text in batch:
                 if not text.strip():
-                    raise DataError(f"{place} {number}: expected words, got an empty text")
+                    raise DataError(f"{args.place(number)}: expected words, got an empty text")
             texts = [text for _, text in batch]
-            for text, found in zip(
-                texts, tagger.tag([x.split() for x in texts] if args.split == "spaces" else texts), strict=True
-            ):
+            for text, found in zip(texts, tagger.tag([split(text) for text in texts]), strict=True):
                 if args.json:
                     named = [
                         {"label": kind, "start": start, "stop": stop, "text": " ".join(found.words[start:stop])}
@@ -263,9 +254,8 @@ def score(args: Score, settings: list[str]) -> int:
     """Prints the log-probabilities of given translations, or of given texts."""
     config = configured(args, settings)
     pairs = config.task == "translation"
-    if (args.target is not None) != (pairs and args.source is not None):
-        needed = "a translation model needs --source and --target, or neither"
-        raise ConfigError(f"{needed}; a language model has no --target")
+    needed = "a translation model needs --source and --target, or neither; a language model has no --target"
+    refuse(((args.target is not None) != (pairs and args.source is not None), needed))
     from jaxformer.cli import runtime
     from jaxformer.data.sources import read_lines
 

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.cli.command import SHORT, Attention, Options, Run, option, word
-from jaxformer.errors import ConfigError
+from jaxformer.cli.command import SHORT, Attention, File, Options, OutputFile, Run, Text, option, refuse, word
 
 if TYPE_CHECKING:
     from jaxformer.tasks.base import Predictor
@@ -39,6 +38,24 @@ class EnsembleOptions(RunOptions):
     setting_prefix = "--decode."
 
     ensemble: tuple[Run, ...] = option("Further runs, whose models choose tokens together.", ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs(Options):
+    """The texts, or names of images, that a command reads, and where it writes."""
+
+    inputs: tuple[Text, ...] = word("Texts.", ())
+    file: File | None = option("A file of them, one per line.")
+    out: OutputFile | None = option("The file to write to, instead of printing.")
+
+    def __post_init__(self) -> None:
+        refuse((self.inputs and self.file, "give inputs or --file, not both"))
+
+    def place(self, number: int) -> str:
+        """Returns the place of an input in messages: its number as an argument, or its line."""
+        if self.inputs:
+            return f"text {number}"
+        return f"{self.file or 'standard input'}, line {number}"
 
 
 TO = "The target language, for a run of several: also one that no corpus translates this source into."
@@ -82,37 +99,33 @@ def load(args: RunOptions, config: TaskConfig) -> Predictor:
     from jaxformer.tasks import registry, restore
 
     task, command = registry.task_of(config), args.command()
-    if command != "evaluate" and command not in task.commands:
-        others = ", ".join(("evaluate", *task.commands))
-        raise ConfigError(
-            f"{args.run} is a run of {task.name}, which `{command}` cannot use; its own commands are {others}"
-        )
+    usable = ("evaluate", *task.commands)
+    unusable = f"{args.run} is a run of {task.name}, which `{command}` cannot use; its own commands are"
+    refuse((command not in usable, f"{unusable} {', '.join(usable)}"))
     runtime.start()
     return restore.predictor(args.run, config, checkpoint=args.checkpoint, mesh=args.mesh)
 
 
 def load_ensemble(args: EnsembleOptions, config: TaskConfig) -> Predictor:
-    """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``.
-
-    Raises:
-      ConfigError: see `load`; or the runs are not compatible, or their task does not support ensembles.
-    """
+    """Returns the predictor of a run, or of an ensemble of it and the runs of ``--ensemble``."""
     from jaxformer.tasks.own_files import are_same, replaced
 
     first = load(args, config)
     combine = getattr(first, "ensemble_with", None)
-    if combine is None and args.ensemble:
-        raise ConfigError(f"{args.run} is a run of {config.task}, which has no ensembles; leave out --ensemble")
+    alone = f"{args.run} is a run of {config.task}, which has no ensembles; leave out --ensemble"
+    refuse((combine is None and args.ensemble, alone))
     others = []
     for run in args.ensemble:
         of_run = dataclasses.replace(args, run=run, attention=None)
         other = configured(of_run, ())  # the first run's search applies to all
         if are_same(other.attention, config.attention):
             other = replaced(other, config.attention, run)
-        if other.task != config.task:
-            raise ConfigError(f"{run} is a run of {other.task}, but {args.run} is one of {config.task}")
+        unlike = f"{run} is a run of {other.task}, but {args.run} is one of {config.task}"
+        refuse((other.task != config.task, unlike))
         others.append(load(of_run, other))
-    return combine(others) if combine and others else first
+    if combine and others:
+        return combine(others)
+    return first
 
 
 def directed(predictor: Predictor, language: str, source: str = "") -> Any:
@@ -123,7 +136,5 @@ def directed(predictor: Predictor, language: str, source: str = "") -> Any:
     """
     if not (language or source):
         return predictor
-    if not hasattr(predictor, "to"):
-        given = f"--to {language}" if language else f"--from {source}"
-        raise ConfigError(f"{given} has no effect: the run does not translate")
+    refuse((not hasattr(predictor, "to"), "--to and --from have no effect: the run does not translate"))
     return predictor.to(language, source)  # pyright: ignore[reportAttributeAccessIssue]

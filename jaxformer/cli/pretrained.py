@@ -6,8 +6,19 @@ import dataclasses
 import shlex
 from typing import Annotated, Literal
 
-from jaxformer.cli.command import REQUIRED, Folder, Options, OutputFolder, Run, Word, command, option, word
-from jaxformer.errors import ConfigError
+from jaxformer.cli.command import (
+    REQUIRED,
+    Folder,
+    Natural,
+    Options,
+    OutputFolder,
+    Run,
+    Word,
+    command,
+    option,
+    refuse,
+    word,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +49,12 @@ class Convert(Options):
 
     folder: Folder = word("The folder of the pretrained model, or its name, ORG/NAME[@revision].")
     out: Run = option("The run directory to create.", REQUIRED)
-    length: int = option("The context length of a language model (default: up to 1,024).", 0)
+    length: Natural = option("The context length of a language model (default: up to 1,024).", 0)
 
 
 @command
 def convert(args: Convert) -> int:
     """Makes a run from a pretrained model."""
-    if args.length < 0:
-        raise ConfigError(f"--length must be at least 0, got {args.length}")
     from jaxformer.cli import runtime
     from jaxformer.tasks import pretrained, rundir
 
@@ -90,10 +99,10 @@ class Export(Options):
 def export(args: Export) -> int:
     """Writes a run as a folder of Hugging Face or of CTranslate2."""
     serve = args.format == "ctranslate2"
-    if serve and args.family:
-        raise ConfigError("--family is for --format transformers")
-    if args.quantization and not serve:
-        raise ConfigError("--quantization is for --format ctranslate2")
+    refuse(
+        (serve and args.family, "--family is for --format transformers"),
+        (args.quantization and not serve, "--quantization is for --format ctranslate2"),
+    )
     from jaxformer.cli import runtime
     from jaxformer.tasks import pretrained
 
@@ -101,7 +110,7 @@ def export(args: Export) -> int:
     options = {"checkpoint": args.checkpoint, "mesh": args.mesh, "say": runtime.say}
     if serve:
         pretrained.export_ctranslate2(args.run, args.out, quantization=args.quantization or "", **options)
-        print(f"{args.out} is now a folder of CTranslate2{(args.quantization and f' in {args.quantization}') or ''}")
+        print(f"{args.out} is now a folder of CTranslate2")
         return 0
     family = pretrained.export(args.run, args.out, family=args.family, **options)
     print(f"{args.out} is now a Hugging Face folder of model_type {family}")

@@ -1,16 +1,30 @@
-"""The commands for runs as a whole: ``runs``, ``diff``, ``compare``, ``replay`` and ``average``."""
+"""The commands for runs as a whole: ``runs``, ``diff``, ``compare``, ``replay``, ``average`` and ``trim``."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
+import shlex
 import sys
 from typing import Annotated, Any
 
-from jaxformer.cli.command import Folder, Options, Picture, Run, Word, command, local_path, option, word
+from jaxformer.cli.command import (
+    REQUIRED,
+    File,
+    Folder,
+    Options,
+    OutputFolder,
+    Picture,
+    Run,
+    Word,
+    command,
+    local_path,
+    option,
+    refuse,
+    word,
+)
 from jaxformer.cli.output import as_dict, as_indented_json, as_json, shown
 from jaxformer.cli.predictors import OneRun
-from jaxformer.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +43,7 @@ class Runs(Options):
 @command
 def runs(args: Runs) -> int:
     """Lists runs with their state and their scores."""
-    if not args.folder.is_dir():
-        raise ConfigError(f"{args.folder} is not a folder")
+    refuse((not args.folder.is_dir(), f"{args.folder} is not a folder"))
     from jaxformer.tasks.runs import find_runs
 
     listed = find_runs(args.folder)
@@ -107,8 +120,7 @@ class Compare(Options):
 @command
 def compare(args: Compare) -> int:
     """Compares groups of runs that differ only in the seed."""
-    if not args.runs:
-        raise ConfigError("RUN is missing")
+    refuse((not args.runs, "RUN is missing"))
     from jaxformer.tasks import comparison
 
     found = comparison.groups(args.runs)
@@ -196,4 +208,46 @@ def average(args: Average) -> int:
     saved = {name: about for name, about in saved.items() if about.get("settings", {}).get("checkpoint") == "average"}
     if old := [name for name, about in saved.items() if about.get("steps") != list(steps)]:
         print(f"these scores are of an earlier average; evaluate again: {', '.join(old)}", file=sys.stderr)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Trim(Options):
+    """Makes a smaller run with the tokens that a corpus needs, and proves that it computes the same.
+
+    examples:
+      jaxformer trim runs/nllb --corpus my.en my.fr --out runs/nllb-en-fr --to fra_Latn
+      jaxformer translate runs/nllb-en-fr "The house is old." --to fra_Latn
+      jaxformer trim runs/gpt2 --corpus my.txt --out runs/gpt2-small
+      jaxformer train runs/gpt2-small/config.json --init-from runs/gpt2-small --data.text my.txt --out mine
+
+    The run is of any task with a vocabulary of texts, trained here or converted. Give a translator the text of both
+    languages. Special tokens, languages, bytes and, without bytes, single characters stay, so that other text can
+    still be spelled. Before the run is complete, all parameters are compared bit for bit, in the rows of the tokens
+    that stay; then, for some lines of the corpus, the logits of kept tokens or classes, and greedy translations,
+    continuations or captions of noise, guesses at masked tokens, classes or labels. The run has one set of parameters,
+    like a converted model.
+    """
+
+    run: Run = word("A run directory.")
+    corpus: tuple[File, ...] = option("The text files whose tokens stay.", ())
+    out: OutputFolder = option("The run directory to create.", REQUIRED)
+    checkpoint: str = option("The checkpoint: best (default), last, average, or a step.", "best")
+    sentences: int = option("The most lines of the corpus that are compared.", 200)
+    to: str = option("The target language of the comparison, for a translator of several.", "")
+    from_: str = option("The language of its sources, for a translator whose sources begin with its token.", "")
+
+
+@command
+def trim(args: Trim) -> int:
+    """Makes a run with a smaller vocabulary."""
+    refuse((not args.corpus, "no corpus: give --corpus FILE ..."))
+    from jaxformer.cli import runtime
+    from jaxformer.tasks import trim as trimming
+
+    runtime.start()
+    options = {"checkpoint": args.checkpoint, "sentences": args.sentences, "say": runtime.say}
+    options |= {"language": args.to, "source": args.from_}
+    trimming.trim(args.run, args.out, corpus=args.corpus, **options)
+    print(f"{args.out} is a run with a smaller vocabulary now; train with --init-from {shlex.quote(str(args.out))}")
     return 0

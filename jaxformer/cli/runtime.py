@@ -43,11 +43,7 @@ class _OneLine(logging.Formatter):
 
 
 def start(*, compile_cache: bool = True) -> None:
-    """Configures this process: compiled programs are kept in the user's cache, unless JAX is configured otherwise.
-
-    Raises:
-      ConfigError, JaxformerError: see `processes.find_devices`.
-    """
+    """Configures this process: compiled programs are kept in the user's cache, unless JAX is configured otherwise."""
     logging.basicConfig()
     for handler in logging.root.handlers:  # importing Orbax installs one
         if type(handler) is logging.StreamHandler:

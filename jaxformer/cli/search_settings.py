@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from jaxformer.cli.arguments import words_of
+from jaxformer.cli.command import refuse
 from jaxformer.config import choices_of, defaults_of, kind_of, types_of
 from jaxformer.errors import ConfigError
 from jaxformer.tasks.config import GenerationConfig, MinimumRisk, TaskConfig
@@ -54,8 +55,8 @@ def _chosen(words: dict[str, list[str]]) -> Form:
     if "search" in words:
         named["--decode.search"] = words.pop("search")[-1]
     if "sample" in words:
-        if words.pop("sample")[1:] not in ([], ["True"], ["true"]):
-            raise ConfigError("--sample takes no value; another search has a name, as in --decode.search beam")
+        valued = "--sample takes no value; another search has a name, as in --decode.search beam"
+        refuse((words.pop("sample")[1:] not in ([], ["True"], ["true"]), valued))
         named["--sample"] = "sample"
     if "mbr" in words:
         words["num_candidates"] = words.pop("mbr")
@@ -63,8 +64,8 @@ def _chosen(words: dict[str, list[str]]) -> Form:
     if words.get("temperature", ["", ""])[-1] in ("0", "0.0", "0."):
         del words["temperature"]
         named["--temperature 0"] = "beam" if "beam_size" in words else "greedy"
-    if len({*named.values()}) > 1:
-        raise ConfigError(f"{' and '.join(named)} name two searches, {' and '.join(named.values())}")
+    two = f"{' and '.join(named)} name two searches, {' and '.join(named.values())}"
+    refuse((len({*named.values()}) > 1, two))
     candidates = [words.pop(name)[-1] for name in ("candidates", "search.candidates") if name in words]
     if candidates:
         named.setdefault("--decode.search.candidates", "minimum_risk")
@@ -84,11 +85,7 @@ def _forms(decode: GenerationConfig) -> dict[Form, dict[str, str]]:
 
 
 def _fitting(forms: Mapping[Form, Mapping[str, str]], current: Form, names: Sequence[str], chosen: Form) -> Form:
-    """Returns the search that has these settings: the run's own, or the first.
-
-    Raises:
-      ConfigError: no search fits.
-    """
+    """Returns the search that has these settings: the run's own, or the first."""
     allowed = [form for form in sorted(forms, key=current.__ne__) if form[: len(chosen)] == chosen]
     if not chosen and {*names} <= {"seed", "renormalize", "utility"}:  # which do not tell what to search for
         allowed = [current]
@@ -110,17 +107,12 @@ def _fitting(forms: Mapping[Form, Mapping[str, str]], current: Form, names: Sequ
 
 
 def _check_used(decode: GenerationConfig, names: Mapping[str, object], command: str, is_ensemble: bool) -> None:
-    """Checks that a command uses the settings that were passed to it.
-
-    Raises:
-      ConfigError: the command would ignore a setting.
-    """
+    """Checks that a command uses the settings that were passed to it."""
     for name in names:
-        if name not in decode.without_search.get(command, names):
-            raise ConfigError(f"decode.{name} has no effect: {command} generates no text")
-        if name == "average" and not is_ensemble:
-            raise ConfigError(f"decode.{name} has no effect: it needs --ensemble")
-        if name in decode.of_training:
-            raise ConfigError(f"decode.{name} has no effect: it is for training")
-        if name in decode.of_scores and command != "evaluate":
-            raise ConfigError(f"decode.{name} has no effect: it is for evaluate and training")
+        no_effect = f"decode.{name} has no effect:"
+        refuse(
+            (name not in decode.without_search.get(command, names), f"{no_effect} {command} generates no text"),
+            (name == "average" and not is_ensemble, f"{no_effect} it needs --ensemble"),
+            (name in decode.of_training, f"{no_effect} it is for training"),
+            (name in decode.of_scores and command != "evaluate", f"{no_effect} it is for evaluate and training"),
+        )

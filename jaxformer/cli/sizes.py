@@ -23,9 +23,10 @@ class Sizes(Options):
     examples:
       jaxformer sizes
       jaxformer sizes gpt3-175b
-      jaxformer sizes bert-base bert-large --json
+      jaxformer sizes bert-base bert-large --json | jq
 
-    Nothing is allocated: parameters are counted from shapes. `jaxformer plan` compiles a training step.
+    Nothing is allocated: parameters are counted from shapes. --json has more, such as the published training and the
+    parts of the bytes. `jaxformer plan` compiles a training step.
     """
 
     names: tuple[Name, ...] = word("The models; default: all.", ())
@@ -34,7 +35,7 @@ class Sizes(Options):
 
 @command
 def sizes(args: Sizes) -> int:
-    """Prints the sizes of published models: tables for several, all details for one."""
+    """Prints the sizes of published models."""
     for name in args.names:
         if name not in PRESETS:
             raise ConfigError(f"unknown model {name!r}{did_you_mean(name, PRESETS)}")
@@ -46,8 +47,6 @@ def sizes(args: Sizes) -> int:
     models = {name: planned.sizes(PRESETS[name]) for name in args.names or PRESETS}
     if args.json:
         print(json.dumps({name: as_data(PRESETS[name], size) for name, size in models.items()}))
-    elif len(args.names) == 1:
-        print("\n".join(detail(name, PRESETS[name], size) for name, size in models.items()))
     else:
         print(f"{parameters_table(models)}\n\n{costs_table(models)}\n\n{NOTES}")
     return 0
@@ -63,9 +62,8 @@ with Transformer-XL's positions, in XLNet and Gopher, are not counted."""
 def as_data(preset: Preset, size: SizesOfModel) -> dict[str, object]:
     """Returns a preset with its sizes as plain data, in bytes and operations."""
     data = dataclasses.asdict(size) | {"training_flops": size.training_flops}
-    totals = {
-        part: {dtype: held.total for dtype, held in getattr(size, part).items()} for part in ("training", "decoding")
-    }
+    parts = {"training": size.training, "decoding": size.decoding}
+    totals = {part: {dtype: sum(held.values()) for dtype, held in by.items()} for part, by in parts.items()}
     run = dataclasses.asdict(preset.run) | {"device_hours": preset.run.device_hours}
     facts = {name: getattr(preset, name) for name in ("length", "published", "paper", "released", "note")}
     config = to_data(preset.config)
@@ -97,14 +95,14 @@ def costs_table(models: Mapping[str, SizesOfModel]) -> str:
     """Returns the costs of training and decoding, and the published training runs."""
     rows = []
     for name, size in models.items():
-        preset, decoding = PRESETS[name], size.decoding.get("bfloat16")
-        in_decoding = [number(x / 1e9) for x in (decoding.parameters, decoding.cache)] if decoding else ["", ""]
+        preset = PRESETS[name]
+        in_decoding = [number(x / 1e9) for x in size.decoding.get("bfloat16", {}).values()] or ["", ""]
         rows.append(
             (
                 name,
                 f"{preset.length:,}",
                 number(size.training_flops / 1e9),
-                number(size.training["float32"].total / 1e9),
+                number(sum(size.training["float32"].values()) / 1e9),
                 *in_decoding,
                 gigabytes(preset.run.data),
                 machines(preset),
@@ -112,44 +110,6 @@ def costs_table(models: Mapping[str, SizesOfModel]) -> str:
         )
     head = ["model", "length", "GFLOP/token", "training, GB", "decoding, GB", "cache, GB", "data", "trained on"]
     return table(head, rows)
-
-
-def detail(name: str, preset: Preset, size: SizesOfModel) -> str:
-    """Returns everything about one model as text."""
-    config, hours = preset.config, preset.run.device_hours
-    lines = [
-        f"{name} ({preset.paper}): {size.family}, {size.num_layers} layers, D = {config.d_model:,}, "
-        f"{config.num_heads} heads, F = {config.d_ff:,}, {size.vocab_size:,} token ids, {preset.length:,} tokens",
-        "",
-        f"parameters {size.parameters:,}; published {count(preset.published)}, {size.difference:+.1%}: {preset.note}",
-    ]
-    if preset.released is not None:
-        absent = "".join(f" + {number:,} ({part})" for part, number in preset.absent)
-        lines.append(f"the released checkpoint has {preset.released:,} = {size.parameters:,}{absent}")
-    lines += [
-        "",
-        f"GFLOP per token: {number(size.forward_flops / 1e9)} forward, {number(size.training_flops / 1e9)} in training",
-        "",
-        _bytes("training, GB", ("parameters", "gradients", "moments"), size.training),
-    ]
-    if size.decoding:
-        source = ", with its source" * (size.family == "encoder-decoder")
-        lines += [
-            "",
-            _bytes("decoding, GB", ("parameters", "cache"), size.decoding),
-            f"cache: one sequence of {preset.length:,}{source}; each position has {size.cache_token:,} numbers",
-        ]
-    published = [text for text in (gigabytes(preset.run.data), machines(preset)) if text]
-    if published:
-        more = f" = {hours:,.0f} device hours" if hours is not None else ""
-        lines += ["", f"training as published: {', '.join(published)}{more}"]
-    return "\n".join(lines)
-
-
-def _bytes(title: str, parts: Sequence[str], held: Mapping[str, object]) -> str:
-    """Returns the gigabytes of these parts and their sum, for each dtype."""
-    rows = [[dtype, *(number(getattr(one, part) / 1e9) for part in (*parts, "total"))] for dtype, one in held.items()]
-    return table([title, *parts, "total"], rows)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -9,9 +9,21 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
-from jaxformer.cli.command import REQUIRED, Name, Options, OutputFolder, Run, Word, command, option, word
+from jaxformer.cli.command import (
+    REQUIRED,
+    Name,
+    Options,
+    OutputFolder,
+    Positive,
+    Run,
+    Word,
+    command,
+    located,
+    option,
+    refuse,
+    word,
+)
 from jaxformer.cli.output import as_indented_json, shown
-from jaxformer.errors import ConfigError
 from jaxformer.files import write_text
 
 if TYPE_CHECKING:
@@ -42,7 +54,6 @@ class Train(Options):
     Run the same command again to resume where it stopped.
     """
 
-    usage = ("--out RUN",)
     setting_prefix = "--"
 
     config: Annotated[str, Word("CONFIG")] = word("A name from `jaxformer configs`, a file, or a saved config.json.")
@@ -59,13 +70,13 @@ def train(args: Train, settings: list[str]) -> int:
     """Trains; returns 0 when done, 85 after SIGTERM or a time limit, 130 after Ctrl-C, in all cases after saving."""
     from jaxformer.cli.arguments import resolved, settings_help
 
-    settings = _located(args.data_dir, settings)
+    settings = located(args.data_dir, settings)
     config = resolved(args.config, settings, args.out)
     if args.settings:
         print(settings_help(config))
         return 0
-    if args.out is None:
-        raise ConfigError("--out RUN is missing")
+    refuse((args.out is None, "--out RUN is missing"))
+    assert args.out is not None
     from jaxformer.cli import STARTED, runtime
     from jaxformer.tasks import runner
 
@@ -74,13 +85,6 @@ def train(args: Train, settings: list[str]) -> int:
     hooks, console = [runtime.KeepCode()], runtime.console()
     result = runner.train(config, args.out, began=STARTED, console=console, profile=args.profile, hooks=hooks)
     return runtime.EXIT_CODES.get(result.reason, 0)
-
-
-def _located(data_dir: str | None, settings: list[str]) -> list[str]:
-    """Returns settings with the folder of the corpora, if it is given."""
-    if data_dir == "":
-        raise ConfigError("the path of --data-dir is empty")
-    return settings if data_dir is None else ["--data.directory", data_dir, *settings]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Sweep(Options):
 
     config: Annotated[str, Word("CONFIG")] = word("A name from `jaxformer configs`, a file, or a saved config.json.")
     out: OutputFolder = option("The folder of the run directories and the results.", REQUIRED)
-    seeds: int = option("The number of seeds of each combination, from --seed on (default 3).", 3)
+    seeds: Positive = option("The number of seeds of each combination, from --seed on (default 3).", 3)
     set: tuple[Name, ...] = option("A setting and its values, NAME=VALUE,VALUE; with several, every combination.", ())
     evaluate: bool = option("Also score each complete run on its test data, as `jaxformer evaluate` does.", False)
     plan: bool = option("Print the trainings and their states, and exit.", False)
@@ -116,9 +120,7 @@ def sweep(args: Sweep, settings: list[str]) -> int:
     from jaxformer.cli.arguments import resolved
     from jaxformer.tasks import sweep as sweeping
 
-    if args.seeds < 1:
-        raise ConfigError(f"--seeds must be at least 1, got {args.seeds}")
-    settings = _located(args.data_dir, settings)
+    settings = located(args.data_dir, settings)
     grid = sweeping.read_grid(args.set)
     first = resolved(args.config, settings).seed
 
@@ -142,8 +144,8 @@ def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
     from jaxformer.tasks import comparison
     from jaxformer.tasks import sweep as sweeping
 
-    if (processes := cluster.initialize().num_processes) > 1:
-        raise ConfigError(f"a sweep has one process, got {processes}; train each configuration by `jaxformer train`")
+    processes = cluster.initialize().num_processes
+    refuse((processes > 1, f"a sweep has one process, got {processes}; train each configuration by `jaxformer train`"))
     runtime.start(compile_cache=not args.no_compile_cache)
     done = states.count(sweeping.DONE)
     cells = len({trial.cell for trial in trials})

@@ -183,12 +183,6 @@ def paired_bootstrap(
 
     The sentences are drawn `draws` times, with replacement. A p-value of 0.05 or more means that another sample of
     sentences could well have reversed the difference. It says nothing about other training seeds.
-
-    Args:
-      language: see `bleu`.
-
-    Raises:
-      ValueError, ConfigError: see `bleu`.
     """
     for hypotheses in (baseline, system):
         _check(hypotheses, references)
@@ -231,9 +225,6 @@ def bleu_words(text: str, language: str = "") -> list[str]:
     ['A', 'dog', 'runs', '.']
     >>> bleu_words("你好", "zh")
     ['你', '好']
-
-    Raises:
-      ConfigError: see `bleu`.
     """
     return _tokenizer(language)(text).split()
 
@@ -298,9 +289,6 @@ def nats_per_token(total: float, count: float) -> Score:
 
     >>> str(nats_per_token(30.0, 20))
     'nats per token 1.5000  [-log p, mean of 20 tokens]'
-
-    Raises:
-      ValueError: `count` is not positive.
     """
     _check_count(count)
     return Score("nats per token", total / count, f"-log p, mean of {count:,.0f} tokens", decimals=4)
@@ -312,9 +300,6 @@ def perplexity(total: float, count: float) -> Score:
     Args:
       total: the sum of ``-log p`` over tokens, in nats.
       count: the number of tokens.
-
-    Raises:
-      ValueError: `count` is not positive.
     """
     _check_count(count)
     with np.errstate(over="ignore"):  # the perplexity of an untrained model may be infinite
@@ -327,9 +312,6 @@ def bits_per_character(total: float, num_characters: float) -> Score:
 
     Args:
       total: the sum of ``-log p`` over all tokens of the text, in nats.
-
-    Raises:
-      ValueError: `num_characters` is not positive.
     """
     _check_count(num_characters)
     value = total / num_characters / math.log(2)
@@ -341,9 +323,6 @@ def accuracy(correct: float, count: float) -> Score:
 
     >>> str(accuracy(3, 4))
     'accuracy 75.00  [percent of 4 predictions]'
-
-    Raises:
-      ValueError: `count` is not positive.
     """
     _check_count(count, "an accuracy needs at least one prediction")
     return Score("accuracy", 100 * correct / count, f"percent of {count:,.0f} predictions")

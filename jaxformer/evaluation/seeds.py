@@ -25,8 +25,8 @@ def interval(values: Sequence[float], *, digits: int = 1) -> str:
     >>> interval([80.0, 82.0, 84.0]), interval([80.0])
     ('82.0 ± 5.0', '80.0')
     """
-    mean = f"{sum(values) / len(values):.{digits}f}"
-    return f"{mean} ± {half_width(values):.{digits}f}" if len(values) > 1 else mean
+    width = f" ± {half_width(values):.{digits}f}" * (len(values) > 1)
+    return f"{np.mean(values):.{digits}f}{width}"
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -189,17 +189,13 @@ def resampled(
     if not first or not second or (paired and len(first) != len(second)):
         raise ValueError(f"there must be translators of both groups, got {len(first)} and {len(second)}")
     how: Any = {"lowercase": lowercase, "language": language}
-    found = [[scores.bleu(said, references, **how).sample for said in group] for group in (first, second)]
-    samples = [[sample for sample in group if sample] for group in found]
-    rng, size = np.random.default_rng(0), len(references)
-    # The first row is the sentences themselves; in each other row they are drawn.
-    counts = np.concatenate([np.ones((1, size), int), rng.multinomial(size, np.full(size, 1 / size), draws)])
-    means, drawn = [], np.zeros((0, 0), int)
-    for number, group in enumerate(samples):
-        table = np.array([[x.of_sums(sums) for sums in counts @ x.statistics] for x in group])  # [seeds, 1 + draws]
-        if not number or not paired:
-            drawn = rng.integers(len(group), size=(max(len(group) - 1, 1), draws))
-        means.append((table[:, 0].mean(), np.take_along_axis(table[:, 1:], drawn, 0).mean(0)))
+    rng, means, drawn = np.random.default_rng(0), [], []
+    for group in (first, second):
+        samples = [x for said in group if (x := scores.bleu(said, references, **how).sample)]
+        if not drawn or not paired:
+            drawn.append(rng.integers(len(group), size=(max(len(group) - 1, 1), draws)))
+        table = np.stack([x.resampled(draws=draws) for x in samples])  # [seeds, draws], of the same sentences
+        means.append((np.mean([x.score() for x in samples]), np.take_along_axis(table, drawn[-1], 0).mean(0)))
     (first_mean, first_draws), (second_mean, second_draws) = means
     value, differences = float(second_mean - first_mean), second_draws - first_draws
     low, high = np.quantile(differences, [0.025, 0.975]).tolist()

@@ -74,11 +74,7 @@ class AttentionMap:
 
 
 def select(attention: AttentionWeights, *, layer: int | None = None, head: int | None = None) -> AttentionMap:
-    """Selects a layer and a head, or takes the mean over layers or heads if none is given; -1 is the last one.
-
-    Raises:
-      ConfigError: there is no such layer or head.
-    """
+    """Selects a layer and a head, or takes the mean over layers or heads if none is given; -1 is the last one."""
     weights = np.asarray(attention.weights, np.float64)
     chosen = ("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])
     for index in [index if index is None else checked(name, index, size) for name, index, size in chosen]:

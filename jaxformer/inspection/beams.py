@@ -28,11 +28,7 @@ Tree = tuple[tuple[Node, ...], ...]
 
 
 def tree(trace: BeamTrace, word: Callable[[int], str], *, sentence: int = 0) -> Tree:
-    """Returns the hypotheses that each step considered, each with the one that it continues.
-
-    Args:
-      trace, word: see `as_text`.
-    """
+    """Returns the hypotheses that each step considered, each with the one that it continues."""
     steps = [step[sentence] for step in trace.steps if step[sentence]]
     places = [{one.tokens: place for place, one in enumerate(step)} for step in steps]
     return tuple(

@@ -149,11 +149,7 @@ def save(source: str, path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def check_replaceable(path: pathlib.Path) -> None:
-    """Checks that a file that a page would replace is a page, too.
-
-    Raises:
-      ConfigError: it is another file.
-    """
+    """Checks that a file that a page would replace is a page, too."""
     if path.is_file() and path.stat().st_size:
         with path.open("rb") as file:
             if file.read(len(MARK)) != MARK.encode():

@@ -13,24 +13,17 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+import matplotlib.font_manager as font_manager
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
+from matplotlib.text import Text
 
 from jaxformer.files import replacing
 from jaxformer.inspection.attention_maps import AttentionMap, AttentionWeights, by_word, display_width, select
-
-# A relative folder counts as unset; matplotlib, which chooses its folders here, would make it in the working directory.
-_FOLDERS = {name: os.environ[name] for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME") if name in os.environ}
-os.environ.update({name: "" for name, folder in _FOLDERS.items() if not os.path.isabs(folder)})
-try:
-    import matplotlib.font_manager as font_manager
-    from matplotlib import rc_context
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure, SubFigure
-    from matplotlib.image import AxesImage
-    from matplotlib.text import Text
-finally:
-    os.environ.update(_FOLDERS)
 
 DEFAULT_FONT = "DejaVu Sans"
 LARGEST_SIDE = 1 << 14
@@ -66,7 +59,8 @@ def attention_map(
     width = max(width, 1.2 + 0.09 * max(map(display_width, (title or "").split("\n"))))
     size = width, 1.6 + 0.36 * rows + 0.12 * _excess(source)
     axes = axes or _figure(size).subplots()
-    image = _cells(axes, attention.weights, top=_ceiling(attention.weights), more=more)
+    top = np.clip(np.ceil(attention.weights.max() * 10 - 1e-9) / 10, 0.1, 1.0)  # rounded up to a tenth
+    image = _cells(axes, attention.weights, top=float(top), more=more)
     axes.scatter(attention.weights.argmax(1), np.arange(rows), s=14, color=ACCENT, linewidths=0, zorder=3)
     axes.set_xticks(range(columns), source, rotation=45, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(rows), target)
@@ -82,11 +76,7 @@ def attention_map(
 
 
 def head_grid(attention: AttentionWeights, *, more: Shade = "darker") -> Figure:
-    """Draws every head of every layer as a small map between words: layers down, heads across, one color scale.
-
-    Args:
-      more: "darker" cells for larger weights, or "brighter" ones.
-    """
+    """Draws every head of every layer as a small map between words: layers down, heads across, one color scale."""
     layers, heads = attention.weights.shape[:2]
     words = [[by_word(select(attention, layer=layer, head=head)) for head in range(heads)] for layer in range(layers)]
     rows, columns = words[0][0].weights.shape
@@ -198,7 +188,8 @@ def loss_curves(log: Iterable[Mapping[str, object]], *, title: str = "", axes: A
         axes.set_ylim(0, None)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
     right = []
-    if name := _other_figure(entries):
+    named = (name for entry in entries for name in entry if entry[name] is not None and name != "validation_loss")
+    if name := next((name for name in named if name.startswith("validation_")), None):
         right = [_right_axis(axes, *_series(entries, name), name=name.removeprefix("validation_"))]
     axes.tick_params(length=0, colors=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -276,12 +267,6 @@ def _figure(size: tuple[float, float]) -> Figure:
     return figure
 
 
-def _other_figure(entries: Iterable[Mapping[str, object]]) -> str | None:
-    """Returns the name of the first validation metric with a value, besides the loss."""
-    names = (name for entry in entries for name, value in entry.items() if value is not None)
-    return next((name for name in names if name.startswith("validation_") and name != "validation_loss"), None)
-
-
 def _right_axis(left: Axes, steps: np.ndarray, values: np.ndarray, *, name: str) -> Axes:
     """Draws a metric on a right-hand axis, which starts at 0 unless there are negative values, and returns it."""
     axes = left.twinx()
@@ -313,11 +298,6 @@ def _labels(words: Sequence[str]) -> list[str]:
 def _excess(labels: Sequence[str]) -> int:
     """Returns the number of letters by which the widest label needs more room than usual words."""
     return max(0, max(map(display_width, labels)) - 10)
-
-
-def _ceiling(weights: np.ndarray) -> float:
-    """Returns the largest weight, rounded up to a tenth."""
-    return min(1.0, max(0.1, float(np.ceil(weights.max() * 10 - 1e-9)) / 10))
 
 
 def _series(entries: Iterable[Mapping[str, object]], name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -57,22 +57,24 @@ class Workload:
     costs: Costs
 
 
-@dataclasses.dataclass(frozen=True)
-class DeviceMemory:
-    """Bytes of one device."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes of one device; subclasses say what it holds before a program runs."""
 
-    parameters: int
-    optimizer: int
-    """Moments, and the moving average if there is one."""
     peak: int
     """The peak of all memory in use; for a program that does not fit, the compiler's estimate."""
     available: int
     """The part of the device's memory that JAX will take."""
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """The bytes of the parts that the device holds before."""
+        raise NotImplementedError
+
+    @property
     def temporaries(self) -> int:
-        """Activations, gradients, gathered arrays, and the program itself."""
-        return self.peak - self.parameters - self.optimizer
+        """Activations, gradients, gathered arrays, outputs that are no donated arguments, and the program itself."""
+        return self.peak - sum(self.held)
 
     @property
     def fits(self) -> bool:
@@ -81,20 +83,29 @@ class DeviceMemory:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Forecast(Costs):
-    """The costs of one training step, the compiler's analysis of it, and an estimate of its time.
+class DeviceMemory(Memory):
+    """Bytes of one device that holds a training state."""
 
-    If parameters are frozen, operations and compute time are upper limits, because they are of a full step.
-    """
+    parameters: int
+    optimizer: int
+    """Moments, and the moving average if there is one."""
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return self.parameters, self.optimizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Compiled:
+    """The compiler's analysis of a program, and an estimate of its time."""
 
     topology: str
     mesh: dict[str, int]
-    memory: DeviceMemory
+    memory: Memory
     collectives: tuple[Collective, ...] = dataclasses.field(repr=False)
-    """The collectives of one device; empty if unknown: the program does not fit, or see `collectives_error`."""
+    """The collectives of one device; empty if unknown."""
     estimate: Roofline | None
-    collectives_error: str = ""
-    """The reason why the collectives of a program that fits could not be read from its text."""
+    """None if the program does not fit, or its collectives are unknown."""
 
     __repr__ = brief
     _repr_html_ = as_html
@@ -103,6 +114,18 @@ class Forecast(Costs):
     def uncounted_loops(self) -> list[str]:
         """The loops that count as one iteration, because their number of iterations depends on data."""
         return sorted({loop for collective in self.collectives for loop in collective.uncounted_loops})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Forecast(Compiled, Costs):
+    """The costs of one training step, the compiler's analysis of it, and an estimate of its time.
+
+    If parameters are frozen, operations and compute time are upper limits, because they are of a full step.
+    """
+
+    memory: DeviceMemory
+    collectives_error: str = ""
+    """The reason why the collectives of a program that fits could not be read from its text."""
 
     def utilization(self, seconds: float) -> float:
         """Returns the model FLOP utilization (MFU) of a step of this duration, relative to the bfloat16 peak."""
@@ -118,34 +141,24 @@ def forecast(workload: Workload, name: str, mesh: Mesh) -> Forecast:
       name: the topology, such as "v5p:4x4x8"; a mesh that begins with ``slice=2`` has two such slices. A topology of
         GPUs includes all hosts, such as "h100:16x8".
       mesh: the mesh of the workload, from `topology.mesh`.
-
-    Raises:
-      ConfigError: an unknown topology.
     """
+    parameters = device_bytes(workload.state.params)
+    optimizer = device_bytes((workload.state.optimizer, workload.state.ema_params))
+    peak, sent, problem = analyzed(workload.lowered, parameters + optimizer, name, mesh)
     available = topology.parse(name).available
-    state_bytes = (
-        device_bytes(workload.state.params),
-        device_bytes((workload.state.optimizer, workload.state.ema_params)),
-    )
-    program, peak = compiled(workload.lowered, sum(state_bytes), mesh.devices.flat[0].platform)
-    sizes = dict(mesh.shape)
-    if program is None:
-        peak = max(peak, available + 1)  # the compiler refused it, because it keeps some memory for itself
-    sent, problem = exchanged(program, sizes)
-    result = make_forecast(workload.costs, name, sizes, DeviceMemory(*state_bytes, peak, available), sent)
-    return dataclasses.replace(result, collectives_error=problem)
+    memory = DeviceMemory(parameters=parameters, optimizer=optimizer, peak=peak, available=available)
+    return make_forecast(workload.costs, name, dict(mesh.shape), memory, sent, problem)
 
 
 def make_forecast(
-    costs: Costs, name: str, mesh: dict[str, int], memory: DeviceMemory, sent: Sequence[Collective] | None
+    costs: Costs,
+    name: str,
+    mesh: dict[str, int],
+    memory: DeviceMemory,
+    sent: Sequence[Collective] | None,
+    problem: str = "",
 ) -> Forecast:
-    """Returns the forecast that follows from a program's memory and collectives.
-
-    Args:
-      name: the topology.
-      mesh: the sizes of the mesh's axes, in order.
-      sent: the collectives; None if they are unknown.
-    """
+    """Returns the forecast that follows from a program's memory and collectives."""
     estimate = None
     if sent is not None:
         estimate = roofline(
@@ -163,7 +176,22 @@ def make_forecast(
         memory=memory,
         collectives=tuple(sent or ()),
         estimate=estimate,
+        collectives_error=problem,
     )
+
+
+def analyzed(lowered: jax.stages.Lowered, held: int, name: str, mesh: Mesh) -> tuple[int, list[Collective] | None, str]:
+    """Compiles a program; returns the peak of its memory beside `held` bytes, and its collectives.
+
+    The collectives are None if they are unknown; if the program fits, a text has the reason.
+    """
+    program, peak = compiled(lowered, held, mesh.devices.flat[0].platform)
+    if program is None:  # the compiler refused it, because it keeps some memory for itself
+        return max(peak, topology.parse(name).available + 1), None, ""
+    try:
+        return peak, collectives(program.as_text() or "", dict(mesh.shape)), ""
+    except ValueError as error:
+        return peak, None, str(error)  # the memory is still known
 
 
 def compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[jax.stages.Compiled | None, int]:
@@ -191,14 +219,6 @@ def compiled(lowered: jax.stages.Lowered, state: int, platform: str) -> tuple[ja
         kept = analysis.argument_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes
         peak = max(peak, kept + analysis.temp_size_in_bytes)
     return program, peak + analysis.generated_code_size_in_bytes
-
-
-def exchanged(program: jax.stages.Compiled | None, mesh: dict[str, int]) -> tuple[list[Collective] | None, str]:
-    """Returns the collectives of a program, or None and, if there is a program, the reason why they are unknown."""
-    try:
-        return (None if program is None else collectives(program.as_text() or "", mesh)), ""
-    except ValueError as error:
-        return None, str(error)  # the memory is still known
 
 
 def device_bytes(tree: object) -> int:

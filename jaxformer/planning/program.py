@@ -16,13 +16,13 @@ from jax.extend.core import Jaxpr
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer import targets
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, first_line
 from jaxformer.hardware import GIB
 from jaxformer.planning import graph, topology
-from jaxformer.planning.forecast import compiled, device_bytes, exchanged
+from jaxformer.planning.forecast import Compiled, Memory, analyzed, device_bytes
 from jaxformer.planning.hlo import Collective
 from jaxformer.planning.roofline import Roofline, roofline
-from jaxformer.reprs import as_html, brief
+from jaxformer.reprs import brief
 
 OPAQUE = frozenset(
     "pallas_call ffi_call custom_call pure_callback io_callback cholesky triangular_solve lu qr householder_product "
@@ -55,59 +55,33 @@ class Program:
     __repr__ = brief
 
 
-@dataclasses.dataclass(frozen=True)
-class ProgramMemory:
-    """Bytes of one device."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramMemory(Memory):
+    """Bytes of one device that holds arguments."""
 
     arguments: tuple[int, ...]
     """The bytes of each argument."""
-    peak: int
-    """The peak of all memory in use; for a program that does not fit, the compiler's estimate."""
-    available: int
-    """The part of the device's memory that JAX will take."""
 
     @property
-    def temporaries(self) -> int:
-        """Outputs that are no donated arguments, intermediate arrays, and the program itself."""
-        return self.peak - sum(self.arguments)
-
-    @property
-    def fits(self) -> bool:
-        """True if the peak is within the available memory."""
-        return self.peak <= self.available
+    def held(self) -> tuple[int, ...]:
+        return self.arguments
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProgramForecast:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class ProgramForecast(Compiled):
     """The memory, exchanges, arithmetic and least time of a program; what is unknown has a reason in `unknown`."""
 
-    topology: str
-    mesh: dict[str, int]
     memory: ProgramMemory
     flops: int | None
     """Operations of all matrix products and convolutions, all devices together; None if a loop hides their number."""
-    collectives: tuple[Collective, ...] = dataclasses.field(repr=False)
-    estimate: Roofline | None
-    """None if the program does not fit, or its collectives are unknown."""
     unknown: tuple[str, ...] = ()
     """Names of what is not counted, with reasons; the estimate is then a lower limit."""
     hints: tuple[str, ...] = ()
     """Changes that would take less memory or time, with their arithmetic."""
 
-    __repr__ = brief
-    _repr_html_ = as_html
-
-    @property
-    def uncounted_loops(self) -> list[str]:
-        """The loops that count as one iteration, because their number of iterations depends on data."""
-        return sorted({loop for collective in self.collectives for loop in collective.uncounted_loops})
-
 
 def forecast(program: Program, name: str) -> ProgramForecast:
     """Compiles a program for a topology.
-
-    Args:
-      name: the topology, such as "v5p:4x4x8" (of each slice) or "h100:16x8" (of all hosts).
 
     Raises:
       ConfigError: an unknown topology, a mesh that does not fit it or the arguments, no compiler for it, or a function
@@ -115,20 +89,18 @@ def forecast(program: Program, name: str) -> ProgramForecast:
     """
     mesh = program.mesh if isinstance(program.mesh, Mesh) else topology.mesh(name, program.mesh)
     arguments = placed(program, mesh)
-    jitted = _jitted(program)
+    jitted: Any = program.function
+    if not hasattr(jitted, "trace"):
+        jitted = jax.jit(jitted, donate_argnums=program.donate)
     try:
         with targets.compiling_for(mesh.devices.flatten().tolist()):
             traced = jitted.trace(*arguments)
             jaxpr, lowered = traced.jaxpr.jaxpr, traced.lower()
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"the function cannot be traced: {(str(error).splitlines() or [''])[0]}") from error
-    available = topology.parse(name).available
+        raise ConfigError(f"the function cannot be traced: {first_line(error)}") from error
     sizes = tuple(device_bytes(argument) for argument in arguments)
-    executable, peak = compiled(lowered, sum(sizes), mesh.devices.flat[0].platform)
-    if executable is None:
-        peak = max(peak, available + 1)
-    memory = ProgramMemory(sizes, peak, available)
-    sent, problem = exchanged(executable, dict(mesh.shape))
+    peak, sent, problem = analyzed(lowered, sum(sizes), name, mesh)
+    memory = ProgramMemory(arguments=sizes, peak=peak, available=topology.parse(name).available)
     flops, unknown = _arithmetic(jaxpr)
     unknown += [f"collectives: {problem}"] * bool(problem)
     estimate = None if sent is None else _estimate(name, mesh, memory, jaxpr, flops, sent)
@@ -141,14 +113,6 @@ def forecast(program: Program, name: str) -> ProgramForecast:
         estimate=estimate,
         unknown=tuple(unknown),
         hints=tuple(_hints(arguments, lowered, mesh, memory, sent or ())),
-    )
-
-
-def _jitted(program: Program) -> Any:
-    return (
-        program.function
-        if hasattr(program.function, "trace")
-        else jax.jit(program.function, donate_argnums=program.donate)
     )
 
 
@@ -172,7 +136,7 @@ def placed(program: Program, mesh: Mesh) -> list[Any]:
             place = lambda sharding, part: jax.tree.map(lambda x: _at(x, sharding), part)
             found.append(jax.tree.map(place, shardings, argument))
         except ValueError as error:
-            raise ConfigError(f"argument {number}: {(str(error).splitlines() or [''])[0]}") from error
+            raise ConfigError(f"argument {number}: {first_line(error)}") from error
     return found
 
 

@@ -20,35 +20,6 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingBytes:
-    """The bytes of the training state with Adam, without activations."""
-
-    parameters: int
-    gradients: int
-    moments: int
-    """Both of Adam's moments."""
-
-    @property
-    def total(self) -> int:
-        """The sum."""
-        return self.parameters + self.gradients + self.moments
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodingBytes:
-    """The bytes of the arrays kept while one sequence is decoded up to the training length."""
-
-    parameters: int
-    cache: int
-    """The keys and values of all layers; in an encoder-decoder, also of a source of the same length."""
-
-    @property
-    def total(self) -> int:
-        """The sum."""
-        return self.parameters + self.cache
-
-
-@dataclasses.dataclass(frozen=True)
 class Sizes:
     """The size of one model."""
 
@@ -62,10 +33,13 @@ class Sizes:
     forward_flops: float
     """The operations of a forward pass per token of a sequence of the training length, attention included; in an
     encoder-decoder, the tokens of source and target count."""
-    training: dict[str, TrainingBytes]
-    """The bytes, by the dtype of parameters, gradients and moments."""
-    decoding: dict[str, DecodingBytes]
-    """The bytes, by the dtype of parameters and cache; empty for an encoder, which decodes nothing."""
+    training: dict[str, dict[str, int]]
+    """The bytes of the training state with Adam, without activations, by their dtype: of the parameters, the gradients,
+    and both moments."""
+    decoding: dict[str, dict[str, int]]
+    """The bytes that are kept while one sequence is decoded up to the training length, by their dtype: of the
+    parameters, and of the cache, the keys and values of all layers; in an encoder-decoder, also of a source of the same
+    length. Empty for an encoder, which decodes nothing."""
     cache_token: int
     """The count of cached numbers per position of a sequence."""
 
@@ -80,8 +54,8 @@ def sizes(preset: Preset) -> Sizes:
 
     >>> from jaxformer.models.presets import PRESETS
     >>> gpt2 = sizes(PRESETS["gpt2"])
-    >>> gpt2.parameters, gpt2.training["float32"].total, gpt2.decoding["bfloat16"].cache
-    (124439808, 1991036928, 37748736)
+    >>> gpt2.parameters, gpt2.training["float32"]["moments"], gpt2.decoding["bfloat16"]["cache"]
+    (124439808, 995518464, 37748736)
     """
     config, length = preset.config, preset.length
     tokens, made_with = jax.ShapeDtypeStruct((1, length), "int32"), {"attention": flops.attention}
@@ -101,6 +75,8 @@ def sizes(preset: Preset) -> Sizes:
     num_kv_heads = config.num_kv_heads or config.num_heads
     cached = 2 * num_cached * num_kv_heads * config.dim_of_heads  # the key and the value of every layer
     parameters, items = net.num_parameters, ITEM_BYTES.items()
+    training = {"parameters": parameters, "gradients": parameters, "moments": 2 * parameters}
+    decoding = {"parameters": parameters, "cache": cached * positions}
     return Sizes(
         family,
         num_layers,
@@ -108,7 +84,7 @@ def sizes(preset: Preset) -> Sizes:
         parameters,
         parameters / preset.published - 1,
         forward_flops,
-        {dtype: TrainingBytes(size * parameters, size * parameters, 2 * size * parameters) for dtype, size in items},
-        {dtype: DecodingBytes(size * parameters, size * cached * positions) for dtype, size in items if cached},
+        {dtype: {name: size * number for name, number in training.items()} for dtype, size in items},
+        {dtype: {name: size * number for name, number in decoding.items()} for dtype, size in items if cached},
         cached,
     )

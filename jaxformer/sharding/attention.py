@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from jaxformer import masks, targets
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import api, blockwise, ring
-from jaxformer.functional.attention.base import Request, ScoreFunction, make_request
+from jaxformer.functional.attention.base import Request, make_request
 from jaxformer.functional.attention.weights import WeightOptions, attention_weights
 from jaxformer.functional.bias import Bias, DenseBias, terms
 from jaxformer.functional.dropout import Dropout
@@ -220,25 +220,14 @@ def ring_attention(
             raise ConfigError(f"the mesh has no axis {name!r}; it has {list(mesh.shape)}")
     size = mesh.shape[axis]
 
-    def attention(
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        *,
-        mask: Mask | jax.Array | None = None,
-        bias: Bias | jax.Array | None = None,
-        scale: float | None = None,
-        score: ScoreFunction | None = None,
-        dropout: Dropout | None = None,
-        sinks: jax.Array | None = None,
-    ) -> jax.Array:
-        request = make_request(
-            query, key, value, mask=mask, bias=bias, scale=scale, score=score, dropout=dropout, sinks=sinks
-        )
+    def attention(query: jax.Array, key: jax.Array, value: jax.Array, **options: Unpack[Options]) -> jax.Array:
+        request = make_request(query, key, value, **options)
         if reason := ring.refuse(request):
             raise ConfigError(f"ring attention cannot do this: {reason}")
         lengths = query.shape[1], key.shape[1]
-        _check_sizes(mesh, ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])))
+        for axes, name, count in ((batch, "batch", query.shape[0]), (heads, "key heads", key.shape[2])):
+            if count % shards_of(axes, mesh):
+                raise ConfigError(f"{name} = {count} cannot be sharded over {axes!r} = {shards_of(axes, mesh)}")
         if zigzag and any(length % (2 * size) for length in lengths):
             raise ConfigError(f"zigzag over {size} devices needs lengths that {2 * size} divides, got {lengths}")
         if 0 in (query.shape[0], *lengths):
@@ -254,9 +243,3 @@ def ring_attention(
     if not zigzag:
         attention.weights = attention_weights  # type: ignore[attr-defined]
     return attention
-
-
-def _check_sizes(mesh: Mesh, sizes: tuple[tuple[MeshAxes, str, int], ...]) -> None:
-    for axes, name, size in sizes:
-        if size % shards_of(axes, mesh):
-            raise ConfigError(f"{name} = {size} cannot be sharded over {axes!r} = {shards_of(axes, mesh)}")

@@ -24,9 +24,6 @@ def mesh(text: str = "", devices: Sequence[Device] | None = None) -> Mesh:
     Axes are laid out in the order of `AXES`, not of the text, so that neighbors on the last axes are neighbors in the
     machine. One size may be ``*``, which stands for the remaining devices.
 
-    Args:
-      devices: the devices of the mesh; all by default.
-
     Raises:
       ConfigError: a text that does not parse, an unknown axis (the message suggests the most similar name), or sizes
         whose product is not the number of devices.

@@ -137,9 +137,6 @@ def linear_loss(
       loss, where: see `functional.linear_loss`.
       chunk: the number of positions to compute at a time, over all devices; by default as many as fit in their memory.
 
-    Raises:
-      ValueError: see `functional.linear_loss`.
-
     >>> labels = jnp.array([[0, 1, 2]])
     >>> total, count = linear_loss(jnp.ones((1, 3, 2)), jnp.zeros((4, 2)), labels, functional.CrossEntropy())
     >>> round(float(total / count), 4), int(count)       # log 4

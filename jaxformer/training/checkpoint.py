@@ -25,6 +25,7 @@ import orbax.checkpoint as ocp
 from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
+from jaxformer.errors import first_line
 from jaxformer.multihost import processes
 from jaxformer.training.integrity import (
     CheckpointError,
@@ -82,7 +83,7 @@ class Checkpoints:
         try:
             self._manager = ocp.CheckpointManager(self.directory, options=manager_options, item_handlers=handlers)
         except OSError as error:
-            raise CheckpointError(f"cannot open {self.directory} for checkpoints: {_first_line(error)}") from error
+            raise CheckpointError(f"cannot open {self.directory} for checkpoints: {_named(error)}") from error
         if not self.directory.is_dir():
             raise CheckpointError(f"cannot open {self.directory} for checkpoints: it is not a folder")
 
@@ -108,7 +109,7 @@ class Checkpoints:
                 self._scores[step] = self.about(step).get("score")
             except Exception as error:  # a damaged file may raise almost any exception
                 if (self.directory / str(step)).exists():  # otherwise a training has removed it meanwhile
-                    logger.warning("no score of step %d in %s: %s", step, self.directory, _first_line(error))
+                    logger.warning("no score of step %d in %s: %s", step, self.directory, _named(error))
                 self._scores[step] = None
         return self._scores[step]
 
@@ -123,9 +124,6 @@ class Checkpoints:
         """Returns the state and metadata of a step as read by this process alone, and the name of the field.
 
         With `part`, `target` describes one field of the state only: the moving average or the parameters.
-
-        Raises:
-          Exception: almost any type, if a file is damaged.
         """
         if step not in self.steps():
             raise CheckpointError(f"it does not exist; there are {self.steps()}")
@@ -180,7 +178,7 @@ class Checkpoints:
             self._remove_leftovers()
             self._manager.save(step, args=items, force=True)
         except Exception as error:  # Orbax and tensorstore raise many types of error
-            raise CheckpointError(f"cannot save step {step} in {self.directory}: {_first_line(error)}") from error
+            raise CheckpointError(f"cannot save step {step} in {self.directory}: {_named(error)}") from error
 
     def _obstacle(self, state: Tree) -> str:
         """Returns the reason why `state` cannot be written now, or an empty string."""
@@ -208,7 +206,7 @@ class Checkpoints:
         try:
             self._manager.wait_until_finished()
         except Exception as error:  # as in save
-            raise CheckpointError(f"cannot save in {self.directory}: {_first_line(error)}") from error
+            raise CheckpointError(f"cannot save in {self.directory}: {_named(error)}") from error
 
     def close(self) -> None:
         """Waits for the last save, then frees the threads."""
@@ -234,12 +232,6 @@ class Checkpoints:
         """Returns the verified parameters of a `TrainState`, or their average if it has one, and reads nothing else.
 
         So the parameters can be used with another optimizer than the run's; see `best_params`.
-
-        Args:
-          params: shapes as for `restore`, such as ``net.shapes`` or the parameters of a state.
-
-        Raises:
-          CheckpointError, OtherModelError: as `restore`.
         """
         return self._restore(step, params, part=True)[0]
 
@@ -252,7 +244,7 @@ class Checkpoints:
             except CheckpointError as error:
                 problem, kind = f"{step_name}: {error}", type(error)
             except Exception as error:  # a damaged file may raise almost any exception
-                problem = f"{step_name} cannot be read: {_first_line(error)}"
+                problem = f"{step_name} cannot be read: {_named(error)}"
                 logger.debug("%s", step_name, exc_info=True)
             if restored is None:
                 wait_for_reads()
@@ -388,6 +380,5 @@ def _how_to_read(leaf: Tree) -> ocp.RestoreArgs:
     return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape, dtype=leaf.dtype)
 
 
-def _first_line(error: BaseException) -> str:
-    text = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {text[:300]}"
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import ClassVar, Literal
 
-from jaxformer.config import LATER, PLACE, at_least, check_choices
+from jaxformer.config import LATER, PLACE, at_least, below, check_choices
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import as_html, brief
 
@@ -61,10 +61,8 @@ class TrainConfig:
         at_least(1, self, "steps", "num_microbatches", "keep_last")
         at_least(0, self, "ema_decay", "validate_every", "patience", "minutes", "checkpoint_every")
         at_least(0, self, "checkpoint_minutes", "log_every", "stall_minutes")
-        if self.steps >= 2**31:  # the counter of the training state has 32 bits
-            raise ConfigError(f"steps must be less than 2**31, got {self.steps}")
-        if self.ema_decay >= 1:
-            raise ConfigError(f"ema_decay must be less than 1, got {self.ema_decay}")
+        below(2**31, self, "steps")  # the counter of the training state has 32 bits
+        below(1, self, "ema_decay")
         if self.patience and not self.validate_every:
             raise ConfigError(f"patience {self.patience} has no effect, because validate_every is 0; take patience 0")
 
@@ -145,14 +143,10 @@ class OptimizerConfig:
         check_choices(self)
         at_least(0, self, "learning_rate", "warmup_steps", "cooldown", "b1", "b2", "epsilon")
         at_least(0, self, "weight_decay", "clip_norm")
-        for name in ("learning_rate", "epsilon", "weight_decay", "clip_norm"):
-            if getattr(self, name) == math.inf:
-                raise ConfigError(f"{name} must be finite, got inf")
+        below(math.inf, self, "learning_rate", "epsilon", "weight_decay", "clip_norm")
+        below(1, self, "b1", "b2")
         if self.cooldown > 1:
             raise ConfigError(f"cooldown is a fraction of training, at most 1, got {self.cooldown}")
-        for name in ("b1", "b2"):
-            if getattr(self, name) >= 1:
-                raise ConfigError(f"{name} must be less than 1, got {getattr(self, name)}")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -181,5 +175,4 @@ class MuonConfig(OptimizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, self, "momentum")
-        if self.momentum >= 1:
-            raise ConfigError(f"momentum must be less than 1, got {self.momentum}")
+        below(1, self, "momentum")

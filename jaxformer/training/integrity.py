@@ -57,9 +57,6 @@ def shapes_and_dtypes(tree: Tree) -> dict[str, Kind]:
 def check_shapes_and_dtypes(saved: Mapping[str, Kind], target: Mapping[str, Kind], field: str = "") -> None:
     """Checks paths, shapes and dtypes: Orbax would cast a dtype without a warning.
 
-    Args:
-      field: the field of the state to check; all by default.
-
     Raises:
       OtherModelError: they differ; the message names one path that does, outside of the optimizer's state if possible.
     """

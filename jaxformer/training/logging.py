@@ -17,7 +17,27 @@ if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
 
-class JsonLog(Hook):
+class _Log(Hook):
+    """A log that is opened after a step: at the start, and when training goes back."""
+
+    def open(self, step: int) -> None:
+        """Opens the log, without what it holds of later steps."""
+
+    def close(self) -> None:
+        """Closes the log, if it is open."""
+
+    def started(self, start: Start) -> None:
+        self.open(start.step)
+
+    def went_back(self, step: int, problem: str) -> None:
+        self.close()
+        self.open(step)
+
+    def ended(self, step: int, reason: str) -> None:
+        self.close()
+
+
+class JsonLog(_Log):
     """A log with one JSON object per line: each step once, and validations.
 
     At the start of a training, it loses the lines of later steps, and a line truncated by a crash.
@@ -31,11 +51,8 @@ class JsonLog(Hook):
         self._path, self._label_smoothing = pathlib.Path(path), label_smoothing
         self._file: IO[str] | None = None
 
-    def started(self, start: Start) -> None:
+    def open(self, step: int) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._open(start.step)
-
-    def _open(self, step: int) -> None:
         if self._path.exists():
             kept = [json.dumps(entry) for entry in read_log(self._path) if entry["step"] <= step]
             files.write_text(self._path, "".join(f"{line}\n" for line in kept))
@@ -53,9 +70,6 @@ class JsonLog(Hook):
         """Appends ``{"step": step, **values}``, which a kill of this process does not lose.
 
         NaN and infinity, which JSON lacks, become null.
-
-        Raises:
-          OSError: the disk is full; the error names the log.
         """
         assert self._file is not None
         plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -65,11 +79,7 @@ class JsonLog(Hook):
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
-    def went_back(self, step: int, problem: str) -> None:
-        self.ended(step, problem)
-        self._open(step)
-
-    def ended(self, step: int, reason: str) -> None:
+    def close(self) -> None:
         if self._file:
             self._file.close()
 
@@ -89,7 +99,7 @@ def read_log(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return entries
 
 
-class TensorBoard(Hook):
+class TensorBoard(_Log):
     """TensorBoard events in a folder, through tensorboardX: reports and validations.
 
     At the start of a training, TensorBoard drops the events of later steps.
@@ -99,10 +109,7 @@ class TensorBoard(Hook):
         self._directory, self._num_files = str(directory), 0
         self._writer: SummaryWriter | None = None
 
-    def started(self, start: Start) -> None:
-        self._open(start.step)
-
-    def _open(self, step: int) -> None:
+    def open(self, step: int) -> None:
         from tensorboardX import SummaryWriter  # importing it takes half a second
 
         # Files created within one second would have the same name.
@@ -124,10 +131,6 @@ class TensorBoard(Hook):
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def went_back(self, step: int, problem: str) -> None:
-        self.ended(step, problem)
-        self._open(step)
-
-    def ended(self, step: int, reason: str) -> None:
+    def close(self) -> None:
         if self._writer:
             self._writer.close()

@@ -96,8 +96,13 @@ def _muon(momentum: float, adam: optax.GradientTransformation, axes: optax.Param
 
     def match_adam(updates: optax.Updates, params: optax.Params | None = None) -> optax.Updates:
         del params
-        scale = lambda path, x: 0.2 * math.sqrt(max(_sides(x.shape, matrices[parameter_name(path)]))) * x
-        return jax.tree_util.tree_map_with_path(scale, updates)
+
+        def scaled(path: jax.tree_util.KeyPath, x: jax.Array) -> jax.Array:
+            dims = matrices[parameter_name(path)]
+            size = lambda axes: math.prod(x.shape[axis] for axis in axes)
+            return 0.2 * math.sqrt(max(size(dims.reduction_axis), size(dims.output_axis))) * x
+
+        return jax.tree_util.tree_map_with_path(scaled, updates)
 
     muon = optax.chain(scale_by_muon(beta=momentum, weight_dimension_numbers=dimensions), optax.stateless(match_adam))
     return optax.partition({"muon": muon, "adam": adam}, kinds)
@@ -122,12 +127,6 @@ def matrix_dimensions(names: Axes) -> MuonDimensionNumbers | None:
     if len(rows) != 1 or not columns:
         return None
     return MuonDimensionNumbers(*sorted((rows, columns)))
-
-
-def _sides(shape: tuple[int, ...], dimensions: MuonDimensionNumbers) -> tuple[int, int]:
-    """Returns the numbers of rows and columns of the matrices in an array."""
-    side = lambda dims: math.prod(shape[dim] for dim in dims)
-    return side(dimensions.reduction_axis), side(dimensions.output_axis)
 
 
 def freeze(optimizer: optax.GradientTransformation, frozen: optax.Params) -> optax.GradientTransformation:

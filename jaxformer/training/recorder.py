@@ -6,13 +6,12 @@ import contextlib
 import logging
 import math
 import pathlib
-import resource
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Concatenate, NamedTuple, ParamSpec
 
 import jax
 
+from jaxformer import hardware
 from jaxformer.errors import JaxformerError
 from jaxformer.training.config import TrainConfig
 from jaxformer.training.hooks import Hook, Means, Part, Start
@@ -201,7 +200,4 @@ def device_memory() -> float:
     """Returns the peak bytes held by a device of this process so far; on a CPU, by the process."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [float(one[name]) for one in stats for name in ("peak_bytes_in_use", "bytes_in_use") if name in one]
-    if peaks:
-        return max(peaks)
-    unit = {"darwin": 1}.get(sys.platform, 1024)
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    return max(peaks, default=float(hardware.peak_memory()))

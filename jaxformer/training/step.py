@@ -159,11 +159,7 @@ def _updated(state: TrainState, optimizer: optax.GradientTransformation, gradien
 
 
 def _next_average(state: TrainState, params: Tree, ema_decay: float, finite: jax.Array | None) -> Tree | None:
-    """Returns the moving average with new parameters, or the old one if they are not `finite`; None without an average.
-
-    Raises:
-      ValueError: the state has a moving average but no decay, or the reverse.
-    """
+    """Returns the moving average with new parameters, or the old one if they are not `finite`; None without one."""
     if (state.ema_params is None) != (ema_decay == 0):
         has = "no moving average" if state.ema_params is None else "a moving average"
         raise ValueError(

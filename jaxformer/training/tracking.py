@@ -22,11 +22,7 @@ FILE = "tracker.json"
 
 
 class Tracker(Hook):
-    """The base class of hooks for trackers: `write` records every `every`-th step, and each validation.
-
-    Args:
-      identifier: the tracker's identifier of the run.
-    """
+    """The base class of hooks for trackers: `write` records every `every`-th step, and each validation."""
 
     optional = True
 
@@ -112,7 +108,12 @@ def tracker(name: str, out: pathlib.Path, *, resumed: bool = False) -> list[Trac
     Raises:
       ConfigError: the tracker cannot be reached, and training is not `resumed`.
     """
-    known = _identifiers(path := out / FILE)
+    path, known = out / FILE, {}
+    try:
+        if path.exists():
+            known = {str(each): str(identifier) for each, identifier in json.loads(path.read_text()).items()}
+    except (AttributeError, OSError, RecursionError, ValueError):
+        logger.warning("%s is damaged: the tracker begins another record of this run", path)
     try:
         if name == "wandb":
             hook = WandbHook(id=known.get(name), resume="allow", name=out.name)
@@ -126,17 +127,3 @@ def tracker(name: str, out: pathlib.Path, *, resumed: bool = False) -> list[Trac
         return []
     write_text(path, json.dumps(known | {name: hook.identifier}) + "\n")
     return [hook]
-
-
-def _identifiers(path: pathlib.Path) -> dict[str, str]:
-    """Returns the identifiers in a file by tracker; none, with a warning, if it is damaged."""
-    if not path.exists():
-        return {}
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, RecursionError, ValueError):
-        known = None
-    if isinstance(known, dict):
-        return {name: value for name, value in known.items() if isinstance(value, str)}
-    logger.warning("%s is damaged: the tracker begins another record of this run", path)
-    return {}

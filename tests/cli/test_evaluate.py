@@ -216,7 +216,7 @@ def test_a_report_is_written_after_the_scores(reported, asked, capsys):
     ("words", "problem"),
     [
         (["--report", "notes.html"], "notes.html exists and is no page of jaxformer; name another file"),
-        (["--report", "page.png"], "page.png: a page is a file .html"),
+        (["--report", "page.png"], "page.png: a page is one of .html, .htm"),
         (["--against", "other"], "--against is for a page; add --report FILE"),
         (["--report", "page.html", "--against", "run"], "run is the run itself; name another one"),
         (["--report", "page.html", "--against", "text"], "text is a run of language_model, but "),

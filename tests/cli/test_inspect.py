@@ -116,22 +116,6 @@ def test_a_read_only_run_is_shown_as_text(run, capsys):
     assert f"cannot write '{run / 'a.png'}': Permission denied" in capsys.readouterr().err
 
 
-def test_a_grid_of_a_read_only_run_is_refused_before_any_work(run, monkeypatch, capsys):
-    """A grid has no output besides its picture."""
-    monkeypatch.setattr(inspect, "load", lambda options, config: pytest.fail("the work has begun"))
-    with read_only(run):
-        assert main.main(["inspect", str(run), "--source", "A dog runs", "--grid"]) == 2
-    expected = f"cannot write '{run / 'attention.png'}': Permission denied; name another picture with --out"
-    assert expected in capsys.readouterr().err
-
-
-def test_a_grid_is_not_written_through_a_link(tmp_path, capsys):
-    """A link in another user's run may point anywhere."""
-    (tmp_path / "attention.png").symlink_to(tmp_path / "outside")
-    assert main.main(["inspect", str(tmp_path), "--source", "A dog runs", "--grid"]) == 2
-    assert "attention.png is a link; name another picture with --out" in capsys.readouterr().err
-
-
 def test_a_page_has_every_attention_of_every_input(run, capsys):
     page = run / "page.html"
     assert inspect.inspect([str(run), "A dog runs", "A dog runs", "--html", str(page)]) == 0

@@ -54,14 +54,6 @@ def test_exit_codes(monkeypatch, capsys, error, code):
     assert len(said.splitlines()) == 1
 
 
-def test_a_working_directory_that_was_removed_is_named(monkeypatch, capsys, tmp_path):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    (tmp_path / "here").rmdir()
-    said = "jaxformer demo: the working directory no longer exists; change to another\n"
-    assert outcome(monkeypatch, capsys, lambda: pathlib.Path("run").resolve()) == (2, said)
-
-
 @pytest.mark.parametrize(
     ("error", "platform", "code"),
     [

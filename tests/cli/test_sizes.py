@@ -1,4 +1,4 @@
-"""``jaxformer sizes``: tables, one model in detail, plain data, and wrong names."""
+"""``jaxformer sizes``: tables, plain data, and wrong names."""
 
 import json
 
@@ -23,19 +23,6 @@ def test_tables(capsys):
     cells = [cell.strip() for cell in second.splitlines()[2].split("|")]
     assert cells[1:8] == ["gpt2", "1,024", "0.854", "1.99", "0.249", "0.0377", "40 GB"]
     assert [cell.strip() for cell in second.splitlines()[3].split("|")][5:7] == ["", ""]  # nothing to decode
-
-
-def test_detail_of_a_decoder(capsys):
-    text = said(capsys, "roberta-large")
-    assert "the released checkpoint has 355,359,744 = 354,310,144 + 1,049,600 (pooler)" in text
-    assert "decoding" not in text
-    assert "training as published: 160 GB, 1,024 x V100, 24 h = 24,576 device hours" in text
-    text = said(capsys, "llama3-8b")
-    assert "32 layers, D = 4,096, 32 heads, F = 14,336, 128,256 token ids, 8,192 tokens" in text
-    assert "each position has 65,536 numbers" in text  # 2 x 32 layers x 8 heads x 128
-    assert [line.split()[-2] for line in text.splitlines() if line.startswith("| float32")] == ["128", "34.3"]
-    assert "as published" not in text
-    assert "cache: one sequence of 512, with its source" in said(capsys, "t5-small")
 
 
 def test_json(capsys):

@@ -71,18 +71,6 @@ def test_more_weight_is_darker_or_brighter():
             assert order * (small - large) > 0.3
 
 
-@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "XDG_CONFIG_HOME"])
-def test_relative_folders_count_as_unset(tmp_path, variable):
-    home, here = tmp_path / "home", tmp_path / "here"
-    home.mkdir(), here.mkdir()
-    usual = {name: text for name, text in os.environ.items() if name != "MPLCONFIGDIR"}
-    command = [sys.executable, "-c", f"import os, jaxformer.inspection.plots; print(os.environ[{variable!r}])"]
-    env = {**usual, "HOME": str(home), variable: "below"}
-    done = subprocess.run(command, cwd=here, env=env, timeout=60, capture_output=True, text=True)
-    assert (done.returncode, list(here.iterdir()), done.stdout) == (0, [], "below\n")  # others may read it
-    assert (home / {"XDG_CACHE_HOME": ".cache", "XDG_CONFIG_HOME": ".config"}[variable] / "matplotlib").is_dir()
-
-
 def test_the_backend_of_a_notebook_does_not_change(tmp_path):
     """Drawing to a file does not use pyplot."""
     program = """if True:

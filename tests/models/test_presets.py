@@ -105,10 +105,10 @@ def test_the_state_of_a_compiled_step(found, name):
     """It is a device's share of the formula; norms and biases, which are not divided, are less than a hundredth."""
     plan, state = compiled()[name], found[name].training["float32"]
     memory, devices = plan["memory"], math.prod(plan["mesh"].values())
-    assert 1 <= memory["parameters"] * devices / state.parameters < 1.01
-    assert 1 <= memory["optimizer"] * devices / state.moments < 1.01
+    assert 1 <= memory["parameters"] * devices / state["parameters"] < 1.01
+    assert 1 <= memory["optimizer"] * devices / state["moments"] < 1.01
     row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} | v5p"))
-    held, formula = memory["parameters"] + memory["optimizer"], (state.parameters + state.moments) / devices
+    held, formula = memory["parameters"] + memory["optimizer"], (state["parameters"] + state["moments"]) / devices
     assert f" | {held / 2**30:.3f} | {formula / 2**30:.3f} | {memory['peak'] / 2**30:.2f} | " in row
 
 

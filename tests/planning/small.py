@@ -80,7 +80,7 @@ def workload(config: models.EncoderDecoderConfig, mesh, shape, *, parts=1):
 
 def tight(parameters, optimizer, peak, rows=96):
     """An artificial forecast for three parts on 4 x 2 devices of 16 GiB, with these GiB of each kind."""
-    memory = DeviceMemory(parameters << 30, optimizer << 30, peak << 30, 16 << 30)
+    memory = DeviceMemory(parameters=parameters << 30, optimizer=optimizer << 30, peak=peak << 30, available=16 << 30)
     one = Collective("all-gather", 2**20, 2**20, 4, ("fsdp",), 8, "")
     batch, mesh = (rows, 48, 48), {"fsdp": 4, "tensor": 2}
     return Forecast(

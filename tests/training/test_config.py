@@ -14,7 +14,7 @@ from jaxformer.training import AdamConfig, CosineDecay, MuonConfig, TrainConfig
     ("kind", "settings", "message"),
     [
         (TrainConfig, {"steps": 0}, "steps must be at least 1, got 0"),
-        (TrainConfig, {"steps": 2**31}, "steps must be less than 2**31, got 2147483648"),
+        (TrainConfig, {"steps": 2**31}, "steps must be less than 2147483648, got 2147483648"),
         (TrainConfig, {"num_microbatches": 0}, "num_microbatches must be at least 1, got 0"),
         (TrainConfig, {"keep_last": 0}, "keep_last must be at least 1, got 0"),
         (TrainConfig, {"ema_decay": 1.0}, "ema_decay must be less than 1, got 1.0"),
@@ -30,7 +30,7 @@ from jaxformer.training import AdamConfig, CosineDecay, MuonConfig, TrainConfig
         # A rate below 0 climbs the loss, and NaN would end the training only after it had claimed its run directory.
         (AdamConfig, {"learning_rate": -1.0}, "learning_rate must be at least 0, got -1.0"),
         (AdamConfig, {"learning_rate": math.nan}, "learning_rate must be at least 0, got nan"),
-        (AdamConfig, {"learning_rate": math.inf}, "learning_rate must be finite, got inf"),
+        (AdamConfig, {"learning_rate": math.inf}, "learning_rate must be less than inf, got inf"),
         (AdamConfig, {"warmup_steps": -5}, "warmup_steps must be at least 0, got -5"),
         (AdamConfig, {"schedule": "cosine"}, "schedule must be one of InverseSqrtDecay(), CosineDecay(), LinearDecay"),
         (AdamConfig, {"cooldown": math.nan}, "cooldown must be at least 0, got nan"),
