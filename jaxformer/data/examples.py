@@ -35,7 +35,7 @@ class Labeled(abc.ABC):
     @property
     @abc.abstractmethod
     def contents(self) -> Sequence[str]:
-        """What is hashed of each example."""
+        """The text of each example that is hashed."""
 
     @abc.abstractmethod
     def take(self, rows: Sequence[int]) -> Self:

@@ -150,12 +150,11 @@ def _described(attention: AttentionFunction) -> Own:
     """Returns an object with the file and name under which an imported module holds it, if there is one."""
     _check_kind(attention, "attention")
     module = sys.modules.get(getattr(attention, "__module__", None) or "")
-    path = getattr(module, "__file__", None)
-    names = [name for name, value in vars(module).items() if value is attention] if module is not None else []
-    alone = module is not None and module.__name__ != "__main__" and "." not in module.__name__  # runs as a file
-    if path and path.endswith(".py") and alone and names and os.path.exists(path):
-        path = pathlib.Path(os.path.abspath(path))
-        return _of_file(path, names[0], path.read_bytes(), attention)
+    if module is not None and module.__name__ != "__main__" and "." not in module.__name__:  # runs as a file
+        path = pathlib.Path(os.path.abspath(getattr(module, "__file__", None) or ""))
+        names = [name for name, value in vars(module).items() if value is attention]
+        if names and path.suffix == ".py" and path.exists():
+            return _of_file(path, names[0], path.read_bytes(), attention)
     name, text = name_of(attention), None
     with contextlib.suppress(OSError, TypeError):
         text = inspect.getsource(attention if inspect.isroutine(attention) else type(attention))

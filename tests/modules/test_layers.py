@@ -355,12 +355,15 @@ REFUSALS = {
         "be a network without adapters",
     ),
     "rank": (adapted(rank=0), "rank must be at least 1, got 0"),
-    "targets": (adapted(targets="*/kernel"), r"sequence of patterns, such as \['\*/kernel'\], got the str"),
+    "targets": (adapted(targets="*/kernel"), "no parameter matches '/'; the parameters are"),
     "plain parameters": (
         lambda: modules.lora(SMALL, rank=1, targets=["*"]).bind(drawn(SMALL.shapes)),
         "do not belong to this model",
     ),
-    "patterns": (lambda: modules.matching({"kernel": 1}, "*kernel"), r"such as \['\*kernel'\]"),
+    "patterns": (
+        lambda: modules.matching({"kernel": 1}, "*kernel"),
+        "no parameter matches 'k'; the parameters are kernel",
+    ),
 }
 
 
