@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.conformance.adapter import Adapter, NotOfferedError, Request
-from jaxformer.conformance.torch_functions import TorchEngine
 
 Tree = dict[str, Any]
 
 
-class Engine(Protocol):
-    """Calls a function; its results are arrays of NumPy in the layout ``[B, T, N, H]``."""
+class Engine:
+    """Calls a function of NumPy, which has no derivatives; subclasses call those of other frameworks.
 
-    adapter: Adapter
-    changed: str
+    Results are arrays of NumPy in the layout ``[B, T, N, H]``.
+    """
+
+    changed = ""
     """The argument that the last call has changed, or an empty text."""
-    last: Request | None
+    last: Request | None = None
     """The last request, which an exception belongs to."""
 
-    def output(self, request: Request, seed: int = 0) -> np.ndarray: ...
-
-    def pull(self, request: Request, upstream: np.ndarray) -> Tree:
-        """Returns the gradients of query, key, value and bias, if there is one."""
-        ...
-
-    def curve(self, request: Request, upstream: np.ndarray, direction: Tree, mode: str) -> Tree:
-        """Returns the derivative of the gradients of query, key and value along a direction, in this mode."""
-        ...
-
-
-class NumpyEngine:
-    """A function of NumPy has no derivatives."""
-
     def __init__(self, adapter: Adapter):
-        self.adapter, self.changed, self.last = adapter, "", None
+        self.adapter = adapter
 
     def output(self, request: Request, seed: int = 0) -> np.ndarray:
         self.last = request
-        arguments = {
-            name: np.array(x) if isinstance(x, np.ndarray) else x
-            for name, x in self.adapter.arguments(request, seed).items()
-        }
+        arguments = {name: copy.copy(x) for name, x in self.adapter.arguments(request, seed).items()}
         inputs = {name: np.array(self.adapter.to_layout(getattr(request, name))) for name in ("query", "key", "value")}
         before = {name: x.copy() for name, x in (inputs | arguments).items() if isinstance(x, np.ndarray)}
         result = np.asarray(self.adapter.function(*inputs.values(), **arguments))
@@ -55,20 +40,18 @@ class NumpyEngine:
         return np.asarray(self.adapter.from_layout(result))
 
     def pull(self, request: Request, upstream: np.ndarray) -> Tree:
+        """Returns the gradients of query, key, value and bias, if there is one."""
         raise NotOfferedError("a function of NumPy has no gradients")
 
     def curve(self, request: Request, upstream: np.ndarray, direction: Tree, mode: str) -> Tree:
+        """Returns the derivative of the gradients of query, key and value along a direction, in this mode."""
         raise NotOfferedError("a function of NumPy has no gradients")
 
 
-class JaxEngine:
+class JaxEngine(Engine):
     """Calls a function of JAX in `jax.jit`, or outside if only that works: the property "jit" says so."""
 
-    changed = ""
-
-    def __init__(self, adapter: Adapter):
-        self.adapter, self.last = adapter, None
-        self.jitted: bool | None = None
+    jitted: bool | None = None
 
     def split(self, request: Request, seed: int = 0) -> tuple[Tree, Tree]:
         """Returns the arrays of a call, in the layout of the function, and its other arguments."""
@@ -154,4 +137,6 @@ class JaxEngine:
 
 def make_engine(adapter: Adapter) -> Engine:
     """Returns the engine of the framework of a function."""
-    return {"jax": JaxEngine, "numpy": NumpyEngine, "torch": TorchEngine}[adapter.framework](adapter)
+    from jaxformer.conformance.torch_functions import TorchEngine  # a subclass
+
+    return {"jax": JaxEngine, "numpy": Engine, "torch": TorchEngine}[adapter.framework](adapter)
