@@ -102,7 +102,7 @@ def parse(name: str) -> Topology:
     (128, 8)
     """
     kind, _, shape = name.partition(":")
-    kind = hardware.canonical(kind)
+    kind = hardware.OTHER_NAMES.get(kind, kind)
     if kind not in SIZES:
         raise ConfigError(f"unknown topology {name!r}; the chips are {', '.join(SIZES)}")
     usual, largest = SIZES[kind]
