@@ -15,7 +15,7 @@ from collections.abc import Callable
 from matplotlib.figure import Figure
 
 from experiments import command
-from experiments.figures import attention, feed_forward, positions, tables, trained
+from experiments.figures import attention, blocks, feed_forward, positions, tables, trained
 from experiments.pictures import save
 from jaxformer import masks
 from jaxformer.files import write_text
@@ -42,6 +42,7 @@ def figures(more: plots.Shade, steps: int | None = None) -> dict[str, Callable[[
         "9.5-attention-matrix": lambda: plots.attention_map(attention.the_cat_sat(), more=more),
         "masks": lambda: attention.draw_masks(attention.masks_of()),
         "relu_vs_gelu": lambda: feed_forward.draw_relu_and_gelu(feed_forward.relu_and_gelu()),
+        "17.3-attention": lambda: blocks.draw(blocks.recurrent_attention()[0]),
         "17.5-alignment": lambda: trained.draw_alignment(trained.alignment(**given), more),
         "17.7-captions": lambda: trained.draw_captions(trained.captions(**given)),
         "17.10-layer": lambda: attention.draw_layer(attention.cross_layer()),
@@ -54,6 +55,8 @@ def figures(more: plots.Shade, steps: int | None = None) -> dict[str, Callable[[
         "17.17-heads": lambda: plots.head_grid(attention.heads(), more=more),
         "17.18-pixels": lambda: attention.draw_pixels(attention.pixels()),
         "17.19-paths": lambda: attention.draw_paths(attention.paths()),
+        "17.20-transformer": lambda: blocks.draw(blocks.transformer()[0]),
+        "17.22-block": lambda: blocks.draw([blocks.modern_block()[0]]),
     }
 
 

@@ -12,7 +12,8 @@ adapter                `Request`, one call; `Adapter`, what a function takes, an
 engines                calls and derivatives by framework; `torch_functions` those of PyTorch
 trials                 what a property is made of: `Sizes`, drawn inputs, `Outcome`
 results, derivatives   the properties
-check, report          `check`, which shrinks failures; `Report`
+check, report          `check` and its limits, shrinking; `Report`
+plugin                 a test for each property, for pytest: ``-p jaxformer.conformance.plugin``
 =====================  ================================================================================
 """
 
@@ -23,6 +24,7 @@ from jaxformer.conformance.adapter import NotOfferedError as NotOfferedError
 from jaxformer.conformance.adapter import Request as Request
 from jaxformer.conformance.adapter import adapt as adapt
 from jaxformer.conformance.check import check as check
+from jaxformer.conformance.check import load as load
 from jaxformer.conformance.report import Report as Report
 from jaxformer.conformance.report import Row as Row
 from jaxformer.conformance.trials import PROPERTIES as PROPERTIES

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import importlib
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,23 +29,31 @@ from jaxformer.conformance.trials import (
 from jaxformer.errors import ConfigError, did_you_mean, first_line
 
 
+class HangsError(BaseException):
+    """A property took longer than its limit; no handler of exceptions takes it for one of the function."""
+
+
 def check(
     function: Callable[..., Any] | Adapter,
     *,
     only: Sequence[str] | None = None,
     shrink: bool = True,
+    seconds: float = 120.0,
     limits: Mapping[str, float] | None = None,
     **fields: Any,
 ) -> Report:
     """Checks which properties an attention function has: of JAX, NumPy or PyTorch, of this library or not.
 
-    What the function does not take is "not offered", and never "passed". A property that raises an error or gets a
-    result of another shape has failed. Each failure has a call of the smallest sizes that still fail.
+    What the function does not take is "not offered", and never "passed". A property that raises an error, takes too
+    long, or gets a result of another shape has failed. Each failure has a call of the smallest sizes that still fail.
 
     Args:
       function: called as ``function(query, key, value, **arguments)``; or its `Adapter`.
       only: the names of properties, all of `PROPERTIES` by default.
       shrink: False leaves a failure at the sizes at which it was found.
+      seconds: the limit of one property. It runs in a thread of its own, so settings of JAX that are made for one
+        thread, by a context manager, do not reach it. A thread that runs Python beyond the limit is stopped by an
+        exception; one that stays in compiled code is left behind, and the properties after it are not tried.
       limits: the largest error by dtype, in place of `LIMITS`.
       fields: those of `Adapter` that its signature does not tell, such as ``layout="BNTH"``.
 
@@ -60,8 +73,45 @@ def check(
         if name not in PROPERTIES:
             raise ConfigError(f"there is no property {name!r}{did_you_mean(name, PROPERTIES)}")
     subject = Subject(adapter, make_engine(adapter), {**LIMITS, **(limits or {})})
-    names = PROPERTIES if only is None else only
-    return Report(adapter, tuple(_row(subject, PROPERTIES[name], shrink) for name in names))
+    rows, stuck = [], ""
+    for name in PROPERTIES if only is None else only:
+        began = time.monotonic()
+        if stuck:
+            rows.append(Row(name, "failed", finding=f"not tried: {stuck} still runs"))
+            continue
+        try:
+            row = limited(functools.partial(_row, subject, PROPERTIES[name], shrink), seconds)
+        except HangsError as error:
+            row, stuck = Row(name, "failed", finding=f"takes more than {seconds:g} seconds"), str(error) and name
+        rows.append(row.timed(time.monotonic() - began))
+    return Report(adapter, tuple(rows))
+
+
+def limited(function: Callable[[], Any], seconds: float) -> Any:
+    """Returns the result of a function, which runs in a thread.
+
+    Raises:
+      HangsError: it takes longer; the message is empty if the thread has ended.
+    """
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append((function(), None))
+        except BaseException as error:
+            results.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(HangsError))
+        thread.join(min(seconds, 2.0))
+        raise HangsError("still runs" if thread.is_alive() else "")
+    result, error = results[0]
+    if error is not None:
+        raise error
+    return result
 
 
 def _row(subject: Subject, property: Property, shrink: bool) -> Row:
@@ -123,3 +173,26 @@ def shrunk(subject: Subject, trial: Trial, sizes: Sizes, outcome: Outcome, tries
         else:
             index += 1
     return outcome
+
+
+def load(text: str) -> Callable[..., Any] | Adapter:
+    """Returns the function, or its adapter, that ``package.module:function`` names. Importing the module runs its code.
+
+    Raises:
+      ConfigError: there is no such module or function, or the import fails; in one line.
+    """
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise ConfigError(f"an attention must be package.module:function, got {text!r}")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        names = vars(importlib.import_module(module))
+        raise ConfigError(f"{module} has no {name!r}{did_you_mean(name, names)}") from None
+    except Exception as error:
+        raise ConfigError(f"cannot import {module}: {type(error).__name__}: {first_line(error)}") from error
+    if not callable(found) and not isinstance(found, Adapter):
+        raise ConfigError(f"{text} must be a function, got {found!r}")
+    return found

@@ -1,4 +1,4 @@
-"""The report of a check: rows as a table of text or as JSON, and code that reproduces a failure."""
+"""The report of a check: rows as a table of text, JSON, Markdown and HTML, and code that reproduces a failure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import platform
 import sys
 from collections.abc import Mapping
+from html import escape
 from importlib import metadata
 from typing import Any
 
@@ -30,11 +31,20 @@ class Row:
     finding: str = ""
     code: str = ""
     """A call of the smallest sizes that fail."""
+    seconds: float = 0.0
+
+    def timed(self, seconds: float) -> Row:
+        return dataclasses.replace(self, seconds=round(seconds, 2))
 
     @property
     def error(self) -> float:
         """The largest error of all cases; 0 without."""
         return max(self.errors.values(), default=0.0)
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """The row of a table."""
+        return self.name, self.status, f"{self.error:.1e}" if self.errors else "", self.finding
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -71,8 +81,7 @@ class Report:
         return f"Report({self.name}: {self.counts})"
 
     def __str__(self) -> str:
-        cells = [("property", "status", "error", "finding")]
-        cells += [(x.name, x.status, f"{x.error:.1e}" * bool(x.errors), x.finding) for x in self.rows]
+        cells = [("property", "status", "error", "finding"), *(row.cells for row in self.rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(3)]
         table = ["  ".join([*(row[i].ljust(widths[i]) for i in range(3)), row[3]]).rstrip() for row in cells]
         failures = [f"\n{row.name}: {row.finding}\n{row.code}" for row in self.rows if row.code]
@@ -84,6 +93,18 @@ class Report:
         devices = f"{len(jax.devices())} {jax.devices()[0].device_kind}"
         facts = {"name": self.name, "adapter": taken, "versions": self.versions, "devices": devices}
         return json.dumps(plain(facts | {"rows": list(map(dataclasses.asdict, self.rows))}), indent=1, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """Returns the table as Markdown."""
+        lines = ["| property | status | error | finding |", "|---|---|---|---|"]
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row.cells) + " |" for row in self.rows]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, *body = (("property", "status", "error", "finding"), *(row.cells for row in self.rows))
+        of = lambda cells, tag: "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+        rows = of(head, "th") + "".join(of(cells, "td") for cells in body)
+        return f"<table><caption>{escape(self.name)}: {self.counts}</caption>{rows}</table>"
 
 
 def reproduction(adapter: Adapter, outcome: Outcome) -> str:
@@ -117,16 +138,13 @@ def reproduction(adapter: Adapter, outcome: Outcome) -> str:
 
 def _literal(x: np.ndarray, wrap: str, module: str) -> str:
     """Returns an array as code."""
-    dtype = x.dtype.name.replace("bfloat16", "float32")
+    narrow = x.dtype.name == "bfloat16"
     if x.size > 4 and (x == x.flat[0]).all():
-        text = f"np.full({x.shape}, {x.flat[0].item()}, np.{dtype})"
+        text = f"np.full({x.shape}, {x.flat[0].item()}, np.{'float32' if narrow else x.dtype.name})"
     else:
-        text = f"np.array({_digits(x.tolist())}, np.{dtype})"
-    if wrap:
-        text = f"{wrap}({text})"
-    if x.dtype.name == "bfloat16":
-        text += {"torch": ".to(torch.bfloat16)", "jnp": ".astype(jnp.bfloat16)"}[module]
-    return text
+        text = f"np.array({_digits(x.tolist())}, np.{'float32' if narrow else x.dtype.name})"
+    text = f"{wrap}({text})" if wrap else text
+    return f"{text}.{'to' if module == 'torch' else 'astype'}({module}.bfloat16)" if narrow else text
 
 
 def _digits(x: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -285,12 +286,11 @@ def _environment(root: str) -> dict[str, str]:
 
 
 def send(stream: IO[bytes], job: Job) -> None:
-    """Writes a job: a line of JSON, then the texts of both sides."""
+    """Writes a job: a line of JSON, then for each side the lengths of its texts, and the texts."""
     path, key, sides = job
-    data = [json.dumps(side, ensure_ascii=False).encode() for side in sides]
-    head = {"path": str(path), "key": key, "bytes": [len(part) for part in data]}
-    stream.write(json.dumps(head).encode() + b"\n")
-    for part in data:
+    parts = [part for side in sides for part in (_lengths(side), "".join(side).encode())]
+    head = {"path": str(path), "key": key, "bytes": [len(part) for part in parts]}
+    for part in (json.dumps(head).encode() + b"\n", *parts):
         stream.write(part)
     stream.flush()
 
@@ -301,8 +301,18 @@ def received(stream: IO[bytes]) -> Job | None:
     if not line:
         return None
     head = json.loads(line)
-    source, target = (json.loads(stream.read(size)) for size in head["bytes"])
-    return pathlib.Path(head["path"]), head["key"], (source, target)
+    lengths, source, more, target = (stream.read(size) for size in head["bytes"])
+    return pathlib.Path(head["path"]), head["key"], (_texts(lengths, source), _texts(more, target))
+
+
+def _lengths(texts: list[str]) -> bytes:
+    return np.fromiter(map(len, texts), np.int32, len(texts)).tobytes()
+
+
+def _texts(lengths: bytes, data: bytes) -> list[str]:
+    """Returns texts from their lengths and their characters; takes a third of the time of JSON."""
+    ends, text = np.cumsum(np.frombuffer(lengths, np.int32)).tolist(), data.decode()
+    return [text[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 def _raise(reply: dict[str, object]) -> None:

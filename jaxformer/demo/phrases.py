@@ -118,7 +118,7 @@ def part_of_speech(word: str, letters: str = "") -> str:
 def said(english: str, french: str, *features: tuple[str, str]) -> Phrase:
     """Returns a phrase of words alone: without letters, every word is linked with every word of the other language."""
     phrase = _said(english, french)
-    return replace(phrase, features=frozenset(features))
+    return Phrase(phrase.english, phrase.french, phrase.links, phrase.tags, frozenset(features))
 
 
 @functools.cache

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib.resources
+import itertools
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jaxformer.demo import lexicon
 from jaxformer.demo.lexicon import ADJECTIVES, BE, HAVE, NOUNS, VERBS, Noun, Verb
 from jaxformer.demo.phrases import Clause, Pair, Phrase, noun_phrase, said, sentence, tie, words
+from jaxformer.digests import short_digest
 
 PRONOUNS = {  # English subject, English object, French subject, direct and indirect object, index of the verb
     "I": ("me", "je", "me", "me", 0), "he": ("him", "il", "le", "lui", 1), "she": ("her", "elle", "la", "lui", 1),
@@ -245,15 +248,21 @@ class GrammarSplits:
 
 def generate(num_pairs: int, *, seed: int = 0) -> list[Pair]:
     """Returns `num_pairs` pairs with distinct English sentences; a larger number adds pairs at the end."""
+    return list(itertools.islice(_distinct(seed), num_pairs))
+
+
+def _distinct(seed: int) -> Iterator[Pair]:
+    """Yields pairs with distinct English sentences, without end."""
     draw, names, weights = Sentences(seed), list(CONSTRUCTIONS), [weight for weight, _ in CONSTRUCTIONS.values()]
-    pairs: dict[str, Pair] = {}
-    while len(pairs) < num_pairs:
+    french: dict[str, str] = {}
+    while True:
         (name,) = draw.choices(names, weights)
         mark = "?" if name in ("who", "question") else "."
         pair = sentence(name, tie([CONSTRUCTIONS[name][1](draw), said(mark, mark)]))
-        first = pairs.setdefault(pair.english, pair)
-        assert first.french == pair.french, f"{pair.english} means {first.french} and {pair.french}"
-    return list(pairs.values())
+        if pair.english not in french:
+            french[pair.english] = pair.french
+            yield pair
+        assert french[pair.english] == pair.french, f"{pair.english} means {french[pair.english]} and {pair.french}"
 
 
 def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
@@ -261,21 +270,28 @@ def text(num_sentences: int = 20_000, *, seed: int = 0) -> str:
     return "".join(f"{pair.english}\n" for pair in generate(num_sentences, seed=seed))
 
 
+@functools.cache
+def version() -> str:
+    """Returns a hash of the grammar: the files of this package."""
+    files = importlib.resources.files("jaxformer.demo").iterdir()
+    return short_digest(file.read_bytes() for file in sorted(files, key=str) if file.name.endswith(".py"))
+
+
 @functools.cache  # it takes some seconds, and the result is immutable
 def splits(*, num_train: int = 72_000, num_test: int = 500) -> GrammarSplits:
     """Returns the training, validation and test parts of the demonstration."""
-    # One pair in 13 has a held-out combination. A larger pool adds pairs at the end, so the parts stay the same.
-    pool = generate(max(num_train * 5 // 4 + 12 * num_test, 20 * num_test))
-    unseen = [pair for pair in pool if _held_out(pair)]
-    rest = [pair for pair in pool if not _held_out(pair)]
+    drawn, rest, unseen = _distinct(seed=0), list[Pair](), list[Pair]()
+    while len(rest) < 2 * num_test or len(unseen) < num_test:
+        pair = next(drawn)
+        (unseen if _held_out(pair) else rest).append(pair)
+    test, unseen = rest[: 2 * num_test], unseen[:num_test]
     # Several English sentences may have the same translation; that of a test sentence must not be in training either.
-    test, train = rest[: 2 * num_test], rest[2 * num_test :]
-    tested = (*test, *unseen[:num_test], *EXAMPLES)
+    tested = (*test, *unseen, *EXAMPLES)
     english, french = ({getattr(pair, side) for pair in tested} for side in ("english", "french"))
-    train = [pair for pair in train if pair.french not in french and pair.english not in english][:num_train]
-    if len(train) < num_train or len(unseen) < num_test:
-        raise ValueError(f"the grammar gave {len(train)} training and {len(unseen)} unseen pairs; draw more")
-    return GrammarSplits(tuple(train), tuple(test[num_test:]), tuple(test[:num_test]), tuple(unseen[:num_test]))
+    others = itertools.chain(rest[2 * num_test :], (pair for pair in drawn if not _held_out(pair)))
+    train = (pair for pair in others if pair.french not in french and pair.english not in english)
+    taken = tuple(itertools.islice(train, num_train))
+    return GrammarSplits(taken, tuple(test[num_test:]), tuple(test[:num_test]), tuple(unseen))
 
 
 def _held_out(pair: Pair) -> bool:

@@ -2,4 +2,4 @@
 
 from jaxformer import lazy
 
-__getattr__ = lazy.members(__name__, dict.fromkeys("cluster processes storage".split(), ""))
+__getattr__ = lazy.members(__name__, dict.fromkeys("cluster connections processes storage".split(), ""))

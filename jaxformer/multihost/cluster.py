@@ -25,7 +25,7 @@ from jax._src.clusters import ClusterEnv  # JAX has no public way to ask what it
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import ConfigError, JaxformerError
-from jaxformer.multihost import processes
+from jaxformer.multihost import connections, processes
 
 PROCESS_COUNTS = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI",
@@ -71,8 +71,8 @@ def initialize(
 ) -> Cluster:
     """Connects this process with the other processes of its run; call it before anything uses a device.
 
-    Others may take JAXFORMER_INIT_TIMEOUT (300) seconds to connect. A process with no heartbeat for
-    JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds is dead, and all end. An uncaught exception ends it.
+    Others may take JAXFORMER_INIT_TIMEOUT (300) seconds to connect; process 0 says which addresses have. A process with
+    no heartbeat for JAXFORMER_HEARTBEAT_TIMEOUT (100) seconds is dead, and all end. An uncaught exception ends it.
 
     Args:
       coordinator: ``host:port`` of process 0.
@@ -198,7 +198,12 @@ def exit_process(code: int) -> None:
 
 
 def _check_counts(num_processes: int) -> None:
-    """Checks that all processes were given this number of processes, and have the same number of devices."""
+    """Checks that all processes were given this number of processes, and have the same number of devices.
+
+    Raises:
+      ConfigError: the numbers of processes differ.
+      DistributedError: the numbers of devices differ, perhaps because one is broken.
+    """
     hosts = _hosts()
     numbers = [int.from_bytes(bytes(row)) for row in _gathered(num_processes.to_bytes(4))]
     if len(set(numbers)) > 1:
@@ -218,7 +223,11 @@ def _check_address(name: str, address: str) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Checks that this process can listen at the address; two coordinators on one port would mix up their runs."""
+    """Checks that this process can listen at the address; two coordinators on one port would mix up their runs.
+
+    Raises:
+      DistributedError: another process listens there, perhaps that of another run.
+    """
     host, _, port = address.rpartition(":")
     try:
         family, *_, name = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -266,13 +275,14 @@ def _connect(cluster: Cluster) -> None:
 
     thread = threading.Thread(target=connect, daemon=True)
     thread.start()
-    this = f"process {cluster.process_id} of {cluster.num_processes}, on {socket.gethostname()}: another process"
+    this = f"process {cluster.process_id} of {cluster.num_processes}, on {socket.gethostname()}"
     for waited in range(0, limit, every := max(1, limit // 10)):  # one that hangs looks like one that starts late
+        others = connections.awaited(cluster.process_id, cluster.num_processes, cluster.coordinator)
         if waited and thread.is_alive():
-            print(f"{this} did not connect yet, after {waited} of {limit} s", file=sys.stderr, flush=True)
+            print(f"{this}: {others} did not connect yet, after {waited} of {limit} s", file=sys.stderr, flush=True)
         thread.join(min(every, limit - waited))
-    if thread.is_alive():
-        raise DistributedError(f"{this} did not connect within {limit} s; all must have the same number of processes")
+    if thread.is_alive():  # the others are about to end, too, so `others` is of the last report
+        raise DistributedError(f"{this}: {others} did not connect within {limit} s; all must have the same number")
     if failed:
         raise DistributedError(f"cannot connect to {cluster.coordinator}: {failed[0]}") from failed[0]
 

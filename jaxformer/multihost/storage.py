@@ -28,7 +28,11 @@ def wait_for_file(path: pathlib.Path) -> None:
 
 
 def is_shared(folder: pathlib.Path | None, *, seconds: float = 5.0) -> bool:
-    """Returns True if all processes see the files that the first one makes in a folder; all must call it."""
+    """Returns True if all processes see the files that the first one makes in a folder; all must call it.
+
+    Args:
+      seconds: the time after which a file that is not seen counts as in another folder.
+    """
     name = hashlib.sha256(cluster.random_bytes()).hexdigest()[:16]
     if not processes.all_true(folder is not None):
         return False
@@ -53,6 +57,12 @@ def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SE
     """Waits until all processes see the same run, or none, in a run directory: its files, log and checkpoints.
 
     An empty log is that of a run that ended before its first step: it starts over instead of resuming.
+
+    Args:
+      files: the names of the files that are read from it.
+
+    Raises:
+      DistributedError: in every process, because they still see different ones after `seconds`.
     """
     names = list(files)
 

@@ -10,38 +10,46 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from jaxformer import hardware, sharding
-from jaxformer.errors import ConfigError, first_line
+from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.sharding.mesh import num_slices
 from jaxformer.sharding.mesh import parse as parse_mesh
 from jaxformer.targets import Device
 
 
-class SliceSizes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class SliceSizes:
     """The slices of TPUs, or clusters of GPUs, of one chip."""
 
-    usual: str
-    """A usual one; others have as many sides."""
+    shapes: tuple[str, ...]
+    """The usual slices or clusters; others of the same form are also accepted."""
     largest: int
-    """The number of chips of the largest."""
+    """The number of chips of the largest slice or cluster."""
 
 
+_PLANE = "1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"
+_CUBE = "2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16"
+_HOSTS = "1x1", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8"
 SIZES = {
-    "v4": SliceSizes("4x4x8", 4096),
-    "v5e": SliceSizes("4x4", 256),
-    "v5p": SliceSizes("4x4x8", 6144),
-    "v6e": SliceSizes("4x4", 256),
-    "tpu7x": SliceSizes("4x4x8", 9216),
-    **dict.fromkeys(("a100", "h100", "h200", "b200"), SliceSizes("4x8", 8192)),
+    "v4": SliceSizes(_CUBE, 4096),
+    "v5e": SliceSizes(_PLANE, 256),
+    "v5p": SliceSizes(_CUBE, 6144),
+    "v6e": SliceSizes(_PLANE, 256),
+    "tpu7x": SliceSizes(_CUBE, 9216),
+    "a100": SliceSizes(_HOSTS, 8192),
+    "h100": SliceSizes(_HOSTS, 8192),
+    "h200": SliceSizes(_HOSTS, 8192),
+    "b200": SliceSizes(_HOSTS, 8192),
 }
 """The chips for which programs can be compiled ahead of time."""
 _GPUS_OF_A_HOST = 8
+NAMES = [f"{kind}:{shape}" for kind, sizes in SIZES.items() for shape in sizes.shapes]
+"""The usual topologies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +84,24 @@ class Topology:
         """The bytes of a device's memory that JAX uses: three quarters of a GPU's, unless a variable says otherwise.
 
         Raises:
-          ConfigError: the variable is not a positive number.
+          ConfigError: the variable is not a positive number, or two variables are set.
         """
         return int(self.chip.memory * (_memory_fraction() if self.chip.gpu else 1.0))
 
 
 def _memory_fraction() -> float:
     """Returns the share of a GPU's memory, from the variables that JAX reads; as in JAX, empty is unset."""
-    for variable in ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"):
-        if text := os.environ.get(variable):
-            with contextlib.suppress(ValueError):
-                if 0 < float(text) < math.inf:
-                    return float(text)
-            raise ConfigError(f"{variable} must be a positive number, such as 0.9, got {text!r}")
+    name, deprecated = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    values = {variable: os.environ[variable] for variable in (name, deprecated) if os.environ.get(variable)}
+    if len(values) == 2:
+        raise ConfigError(
+            f"both {name} and {deprecated} are set, which JAX refuses; the second is deprecated: unset it"
+        )
+    for variable, text in values.items():
+        with contextlib.suppress(ValueError):
+            if 0 < float(text) < math.inf:
+                return float(text)
+        raise ConfigError(f"{variable} must be a positive number, such as 0.9, got {text!r}")
     return 0.75
 
 
@@ -96,19 +109,17 @@ def parse(name: str) -> Topology:
     """Returns the topology of a name such as ``v5p:4x4x8``, a torus of TPUs, or ``h100:16x8``, 16 hosts of 8 GPUs.
 
     Raises:
-      ConfigError: the chip is unknown, or has no slice of that shape.
+      ConfigError: the chip is unknown, or has no slice of that shape; the message suggests the most similar name.
 
     >>> parse("v5p:4x4x8").size, parse("h100:16x8").gpus_per_host
     (128, 8)
     """
     kind, _, shape = name.partition(":")
     kind = hardware.OTHER_NAMES.get(kind, kind)
-    if kind not in SIZES:
-        raise ConfigError(f"unknown topology {name!r}; the chips are {', '.join(SIZES)}")
-    usual, largest = SIZES[kind]
-    if not re.fullmatch(r"\d+(x\d+)+", shape) or shape.count("x") != usual.count("x"):
-        raise ConfigError(f"unknown topology {name!r}: one of {kind} is such as {kind}:{usual}")
-    topology = Topology(kind, tuple(map(int, shape.split("x"))))
+    valid = kind in SIZES and re.fullmatch(r"\d+(x\d+)+", shape)
+    if not valid or shape.count("x") != SIZES[kind].shapes[0].count("x"):
+        raise ConfigError(f"unknown topology {name!r}{_nearest(kind, shape)} (chips: {', '.join(SIZES)})")
+    topology, largest = Topology(kind, tuple(map(int, shape.split("x")))), SIZES[kind].largest
     if not 1 <= topology.size <= largest:
         limits = f"a cluster of {kind} has 1 to {largest}"
         if not topology.chip.gpu:
@@ -120,13 +131,23 @@ def parse(name: str) -> Topology:
         )
     if not topology.chip.gpu and any(side > 1 and side % 2 for side in topology.shape[:2]):
         raise ConfigError(
-            f"topology {name!r}: the first two sides of a slice must each be 1 or even, as a host has 2 x 2 chips"
+            f"topology {name!r}: the first two sides of a slice must each be 1 or even, as a host has 2 x 2 chips, got "
+            f"{shape}{_nearest(kind, shape)}"
         )
     return topology
 
 
+def _nearest(kind: str, shape: str) -> str:
+    """Returns the nearest of the usual topologies; those of the same chip come first."""
+    return did_you_mean(f"{kind}:{shape}", [name for name in NAMES if name.startswith(f"{kind}:")] or NAMES)
+
+
 def devices(name: str, *, slices: int = 1) -> Sequence[Device]:
-    """Returns the devices of this many slices of a topology, to compile for; they need not be on this machine."""
+    """Returns the devices of this many slices of a topology, to compile for; they need not be on this machine.
+
+    Raises:
+      ConfigError: the topology is unknown, or the compiler for it, libtpu or JAX's CUDA wheels, is not installed.
+    """
     topology = parse(name)
     if topology.chip.gpu:
         return _gpus(topology)
@@ -134,7 +155,11 @@ def devices(name: str, *, slices: int = 1) -> Sequence[Device]:
 
 
 def mesh(name: str, text: str) -> Mesh:
-    """Returns the mesh of a string such as ``slice=2,fsdp=256`` over the devices of one or several slices."""
+    """Returns the mesh of a string such as ``slice=2,fsdp=256`` over the devices of one or several slices.
+
+    Raises:
+      ConfigError: an unknown topology, a mesh that does not fit it, or no compiler for it.
+    """
     topology = parse(name)  # an unknown topology is reported before a mesh that is wrong, and that before a compiler
     slices = num_slices(text)
     if text:
@@ -157,7 +182,8 @@ def _tpus(topology: Topology, slices: int) -> Sequence[Device]:
         with contextlib.nullcontext() if os.environ.get("LIBTPU_INIT_ARGS") else _quiet():
             return topologies.get_topology_desc(platform="tpu", topology_name=name, **description).devices
     except jax.errors.JaxRuntimeError as error:
-        raise ConfigError(f"libtpu has no topology {name!r}: {first_line(error)}") from error
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"libtpu has no topology {name!r} ({reason}){_nearest(topology.kind, shape)}") from error
 
 
 def _gpus(topology: Topology) -> Sequence[Device]:

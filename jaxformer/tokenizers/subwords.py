@@ -218,8 +218,9 @@ class SubwordTokenizer(Tokenizer):
         special = self.special.ids
         return self._processor.decode([int(t) for t in ids if t not in special]).replace(ESCAPE, SPACE)
 
-    def _split(self, lines: Sequence[str], side: Side) -> list[list[int]]:
-        return self._processor.encode([_escape(line) if SPACE in line else line for line in lines])
+    def _split(self, lines: Sequence[str], side: Side) -> list[np.ndarray]:
+        escaped = [_escape(line) if SPACE in line else line for line in lines]
+        return self._processor.encode(escaped, return_type="numpy")
 
     def _piece(self, token: int) -> str:
         return self._processor.id_to_piece(token)

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
 from jaxformer import conformance
+from jaxformer.conformance.check import limited
 from jaxformer.errors import ConfigError
 from tests.conformance import wrong
 
@@ -22,6 +24,19 @@ def test_a_function_that_raises_is_a_row():
     row = only(wrong.raises, "values", **PLAIN)
     assert (row.status, row.finding) == ("failed", "float32: raises RuntimeError: no such kernel")
     assert row.error == np.inf
+
+
+def test_a_function_that_hangs_is_a_row_and_is_stopped():
+    """The properties after it are tried, because its thread has ended."""
+    began = time.monotonic()
+    report = conformance.check(wrong.hangs, only=["values", "weights"], seconds=0.2, **PLAIN)
+    assert [row.finding for row in report.rows] == ["takes more than 0.2 seconds"] * 2
+    assert time.monotonic() - began < 3
+
+
+def test_a_thread_that_cannot_be_stopped_is_left_behind():
+    with pytest.raises(BaseException, match=r"^still runs$"):
+        limited(lambda: time.sleep(1.2), 0.2)  # one call, in which no exception of Python is raised
 
 
 def test_another_shape_is_a_row_of_every_property():
@@ -62,15 +77,19 @@ def test_a_failure_is_shrunk(bug, name, small):
     [
         (lambda: conformance.check(3), "an attention must be a function, got 3"),
         (
-            lambda: conformance.check(wrong.raises, only=["value"]),
+            lambda: conformance.check(wrong.hangs, only=["value"]),
             "there is no property 'value'; did you mean 'values'?",
         ),
+        (lambda: conformance.check(wrong.hangs, layout="BTN"), "layout must be the letters B, T, N and H in any order"),
+        (lambda: conformance.check(wrong.hangs, mazk="m"), "an adapter has no 'mazk'; did you mean 'mask'?"),
+        (lambda: conformance.check(wrong.hangs, mask_is="x"), "mask_is must be one of boolean, inverted, additive"),
+        (lambda: conformance.load("jax.nn"), "an attention must be package.module:function, got 'jax.nn'"),
+        (lambda: conformance.load("jax.nn:dot_product"), "jax.nn has no 'dot_product'; did you mean 'dot_product_att"),
         (
-            lambda: conformance.check(wrong.raises, layout="BTN"),
-            "layout must be the letters B, T, N and H in any order",
+            lambda: conformance.load("no_such:f"),
+            "cannot import no_such: ModuleNotFoundError: No module named 'no_such'",
         ),
-        (lambda: conformance.check(wrong.raises, mazk="m"), "an adapter has no 'mazk'; did you mean 'mask'?"),
-        (lambda: conformance.check(wrong.raises, mask_is="x"), "mask_is must be one of boolean, inverted, additive"),
+        (lambda: conformance.load("jax:__version__"), "jax:__version__ must be a function, got "),
     ],
 )
 def test_bad_input_is_one_line(call, message):

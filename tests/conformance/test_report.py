@@ -1,4 +1,4 @@
-"""A report as text and JSON, and the code of a failure."""
+"""A report as text, JSON, Markdown and HTML, and the code of a failure."""
 
 import json
 import runpy
@@ -22,6 +22,8 @@ def test_a_report_in_every_form():
     assert [row["status"] for row in found["rows"]] == ["passed", "failed", "not offered"]
     assert found["rows"][1]["errors"]["by a mask"] is None  # infinite
     assert found["versions"]["numpy"] == np.__version__
+    assert report.to_markdown().splitlines()[4].startswith("| bias | not offered |  | it takes no bias |")
+    assert report._repr_html_().count("<tr>") == 4
 
 
 def test_the_code_of_a_failure_runs(tmp_path, capsys):

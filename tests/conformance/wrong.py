@@ -1,6 +1,7 @@
 """An attention in plain NumPy or JAX, and one wrong line at a time, named after the property that finds it."""
 
 import functools
+import time
 
 import jax
 import jax.numpy as jnp
@@ -181,8 +182,14 @@ first.def_vmap(lambda size, batched, x: (jnp.broadcast_to(x[:1], x.shape), True)
 
 
 def attend_in_jax(*inputs, **options):
+    """The settings are made here because a property runs in a thread of its own."""
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
         return attend(*inputs, **options, np=jnp)
+
+
+def hangs(query, key, value):
+    while True:
+        time.sleep(0.01)
 
 
 def raises(query, key, value):
@@ -204,6 +211,9 @@ def subject(bug, framework="numpy"):
         fields |= {"grouped": True, "value_dim": True}
         fields["dropout"] = lambda rate, seed: {"dropout": (rate, seed)}
     return function, fields
+
+
+ADAPTER = conformance.adapt(numpy_attend, framework="numpy", name="tests.conformance.wrong:numpy_attend")
 
 
 def of_framework(framework):

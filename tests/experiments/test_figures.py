@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.figures import __main__ as command
-from experiments.figures import attention, checks, feed_forward, positions, tables, trained
+from experiments.figures import attention, blocks, checks, feed_forward, positions, tables, trained
 from jaxformer import masks
 from tests.seeds.example import OUTPUT, WEIGHTS
 
@@ -63,6 +63,18 @@ def test_the_two_spaces():
     figure = feed_forward.draw_two_spaces(data)
     drawn = [np.asarray(each.get_offsets()) for each in figure.axes[1].collections]
     np.testing.assert_allclose(drawn[1], data["good printed"])
+
+
+@pytest.mark.parametrize("make", [blocks.modern_block, blocks.transformer, blocks.recurrent_attention])
+def test_boxes_compute_what_the_package_computes(make):
+    """The last box has the output of the whole, and the diagram says each box and its shape."""
+    columns, whole = make()
+    columns = columns if isinstance(columns[0], list) else [columns]
+    np.testing.assert_allclose(columns[-1][-1].value, whole, atol=1e-5)
+    (axes,) = blocks.draw(columns).axes
+    drawn = [text.get_text() for text in axes.texts if text.get_text()]
+    boxes = [box for column in columns for box in column]
+    assert drawn == [words for box in boxes for words in (box.name, " x ".join(map(str, box.value.shape[1:])))]
 
 
 def test_masks():

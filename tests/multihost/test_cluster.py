@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.multihost import cluster
+from jaxformer.multihost import cluster, connections
 from jaxformer.multihost.cluster import Cluster, detect, gpus_of_task
 
 SET = {"JAX_COORDINATOR_ADDRESS": "node7:1234", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
@@ -230,14 +230,15 @@ def test_processes_that_wait_for_a_frozen_one_say_so(only, monkeypatch, capsys, 
     over = threading.Event()
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: over.wait(60))
     monkeypatch.setattr(cluster, "_check_port", lambda _: None)
+    monkeypatch.setattr(connections, "connected", lambda _: [])
     try:
         with pytest.raises(cluster.DistributedError, match=f"process {process} of 2, on .* within 2 s"):
             cluster._connect(Cluster("as set", "127.0.0.1:1", 2, process))
     finally:
         over.set()
+    who = ("1 of the 1 others", "process 0 at 127.0.0.1:1, or another,")[process]
     (line,) = capsys.readouterr().err.splitlines()
-    this = f"process {process} of 2, on {socket.gethostname()}"
-    assert line == f"{this}: another process did not connect yet, after 1 of 2 s"
+    assert line == f"process {process} of 2, on {socket.gethostname()}: {who} did not connect yet, after 1 of 2 s"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from jaxformer.planning import topology
 FRACTIONS = "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
-@pytest.mark.parametrize("name", [f"{kind}:{sizes.usual}" for kind, sizes in topology.SIZES.items()])
+@pytest.mark.parametrize("name", topology.NAMES)
 def test_usual_names(name):
     found = topology.parse(name)
     assert found.chip is hardware.CHIPS[found.kind]
@@ -22,17 +22,17 @@ def test_usual_names(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("v5q:4x4x8", "unknown topology 'v5q:4x4x8'; the chips are v4, v5e, v5p, "),
-        ("v5p:4x4", "unknown topology 'v5p:4x4': one of v5p is such as v5p:4x4x8"),
-        ("v6e:4x4x4", "one of v6e is such as v6e:4x4"),
-        ("v5p", "unknown topology 'v5p': one of v5p is such as v5p:4x4x8"),
+        ("v5q:4x4x8", "unknown topology 'v5q:4x4x8'; did you mean 'v5p:4x4x8'?"),
+        ("v5p:4x4", "did you mean 'v5p:4x4x8'?"),
+        ("v6e:4x4x4", "did you mean 'v6e:4x4'?"),
+        ("v5p", "unknown topology 'v5p'; did you mean 'v5p:"),
         ("v5p:4x4x8;touch x", "unknown topology 'v5p:4x4x8;touch x'"),
         ("", "unknown topology ''"),
         ("v6e:16x32", "512 chips, but a slice of v6e has 1 to 256; several slices are an axis of the mesh: slice=2"),
         ("v6e:0x4", "0 chips"),
-        ("v5e:4x5", "topology 'v5e:4x5': the first two sides of a slice must each be 1 or even"),
-        ("v5p:5x5x5", "must each be 1 or even, as a host has 2 x 2 chips"),
-        ("h100:8", "one of h100 is such as h100:4x8"),
+        ("v5e:4x5", "must each be 1 or even, as a host has 2 x 2 chips, got 4x5; did you mean 'v5e:4x8'?"),
+        ("v5p:5x5x5", "must each be 1 or even, as a host has 2 x 2 chips, got 5x5x5; did you mean 'v5p:"),
+        ("h100:8", "unknown topology 'h100:8'; did you mean 'h100:"),
         ("h100:8x16", "must be hosts x GPUs of a host, at most 8, got 16"),
         ("h200:2000x8", "has 16000 chips, but a cluster of h200 has 1 to 8192"),
     ],
@@ -108,7 +108,7 @@ def test_the_memory_that_jax_uses(monkeypatch):
         assert topology.parse("h200:1x1").available == int(0.9 * 150_754_820_096)
 
 
-@pytest.mark.parametrize("said", ["most ", "0 ", " nan", " -1"])
+@pytest.mark.parametrize("said", [".9 .9", "most ", "0 ", " nan", " -1"])
 def test_wrong_memory_fractions_are_refused(monkeypatch, said):
     """The variables do not apply to TPUs."""
     for name, text in zip(FRACTIONS, said.split(" "), strict=True):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 import os
+import pathlib
 from collections.abc import Mapping, Sequence
 
 from jaxformer import demo
@@ -14,8 +17,10 @@ from jaxformer.data.reading import read_split, read_without
 from jaxformer.data.sources import locate_all
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import local_path
+from jaxformer.files import local_path, write_bytes
 from jaxformer.tasks.translation.config import DataConfig
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +98,7 @@ def load_corpora(config: DataConfig) -> Corpora:
       DataError: a file is missing, malformed or not named.
     """
     if config.corpus == "grammar":
-        return _grammar(config.grammar_pairs)
+        return _grammar(config.grammar_pairs, data_cache(config.cache))
     if not config.source:
         raise DataError(
             "no training data: give --data.source FILE and --data.target FILE (or a table as --data.source)"
@@ -145,11 +150,32 @@ def _files(config: DataConfig, source: str, target: str) -> PairFiles:
     return PairFiles(tuple(zip(*sides, strict=True)), config.columns)
 
 
-def _grammar(num_pairs: int) -> Corpora:
-    splits = demo.splits(num_train=num_pairs)
-    tests = {"unseen sentences": _parallel(splits.seen), "unseen combinations": _parallel(splits.unseen)}
-    return Corpora(_parallel(splits.train), _parallel(splits.validation), tests)
+def _grammar(num_pairs: int, cache: pathlib.Path | None) -> Corpora:
+    """Returns the sentences of the grammar, which the cache keeps, for they take some seconds to draw."""
+    path = cache and cache / f"grammar-{num_pairs}-{demo.version()}.json"
+    sides = path and _kept(path)
+    if not sides:
+        splits = demo.splits(num_train=num_pairs)
+        parts = (splits.train, splits.validation, splits.seen, splits.unseen)
+        sides = [[[pair.english for pair in part], [pair.french for pair in part]] for part in parts]
+        if path:
+            _keep(path, json.dumps(sides, ensure_ascii=False).encode())
+    train, validation, seen, unseen = (Parallel(tuple(english), tuple(french)) for english, french in sides)
+    return Corpora(train, validation, {"unseen sentences": seen, "unseen combinations": unseen})
 
 
-def _parallel(pairs: Sequence[demo.Pair]) -> Parallel:
-    return Parallel(tuple(p.english for p in pairs), tuple(p.french for p in pairs))
+def _kept(path: pathlib.Path) -> list[list[list[str]]] | None:
+    """Returns what `_keep` wrote; None if there is nothing, or it is damaged."""
+    try:
+        text, digest = path.read_bytes().split(b"\n")
+    except (OSError, ValueError):
+        return None
+    return json.loads(text) if short_digest([text]).encode() == digest else None
+
+
+def _keep(path: pathlib.Path, text: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text + b"\n" + short_digest([text]).encode())
+    except OSError as error:
+        logger.warning("the sentences of the grammar are not kept for later runs: %s", error)

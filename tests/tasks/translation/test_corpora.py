@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from jaxformer import demo
 from jaxformer.cli.main import main
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks.translation import TASK, DataConfig, TranslationConfig
@@ -108,3 +109,19 @@ def test_test_data_of_other_files(tmp_path):
     assert found[0].tests["new.en"].empty == (2,)
     with pytest.raises(ConfigError, match="a file of sentences and one of translations, got 3 files"):
         load_test(DataConfig(), [source, target, table])
+
+
+def test_sentences_of_the_grammar_are_drawn_once(tmp_path, monkeypatch):
+    """What the cache keeps is equal to what is drawn; a damaged file, or one of another grammar, is drawn again."""
+    config = DataConfig(corpus="grammar", grammar_pairs=300, cache=str(tmp_path))
+    drawn, draw, calls = load_corpora(config), demo.splits, []
+    monkeypatch.setattr(demo, "splits", lambda **options: calls.append(options) or draw(**options))
+    assert load_corpora(config) == drawn
+    assert not calls
+    (kept,) = tmp_path.glob("grammar-300-*.json")
+    kept.write_bytes(kept.read_bytes().replace(b"The ", b"Tha ", 1))
+    assert load_corpora(config) == drawn
+    assert len(calls) == 1
+    monkeypatch.setattr(demo, "version", lambda: "another")
+    assert load_corpora(config) == drawn
+    assert len(calls) == 2
