@@ -5,7 +5,7 @@ from tests.planted import OF_PARTS, Bug
 TRIMMING = (
     Bug(
         "merge_dropped",
-        "jaxformer/tokenizers/rules.py",
+        "jaxformer/tokenizers/trimming.py",
         "if {a, b, a + b.removeprefix(inside)} <= known.keys()]",
         "if {a, b, a + b.removeprefix(inside)} <= known.keys()][1:]",
         "tests/tokenizers/test_trimming.py::test_merges_of_kept_tokens_stay",

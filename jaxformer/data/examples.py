@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Generic
+from typing import Generic, Self
 
 import jax
 import numpy as np
@@ -24,8 +25,49 @@ from jaxformer.reprs import brief
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 
 
+class Labeled(abc.ABC):
+    """Labeled examples, which a hash of their contents splits and selects; equal contents stay together."""
+
+    labels: tuple[str, ...]
+    file: str
+    """The file that they were read from, for messages."""
+
+    @property
+    @abc.abstractmethod
+    def contents(self) -> Sequence[str]:
+        """What is hashed of each example."""
+
+    @abc.abstractmethod
+    def take(self, rows: Sequence[int]) -> Self:
+        """Returns the examples with these indices."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels that occur, sorted."""
+        return tuple(sorted(set(self.labels)))
+
+    def split(self, held_out: float) -> tuple[Self, Self]:
+        """Holds out about `held_out` of the examples: a fraction, or a number of them if it is an integer.
+
+        Raises:
+          ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
+          DataError: a part would be empty.
+        """
+        contents = self.contents
+        try:
+            kept, part = split_rows(contents, num_held_out(held_out, len(contents)))
+        except DataError as error:
+            raise DataError(f"{self.file or 'examples'}: {error}") from error
+        return self.take(kept), self.take(part)
+
+    def first(self, number: int) -> Self:
+        """Returns `number` examples, or all if there are fewer; larger sets contain smaller ones."""
+        keys = [short_digest([content]) for content in self.contents]
+        return self.take(sorted(sorted(range(len(keys)), key=keys.__getitem__)[:number]))
+
+
 @dataclasses.dataclass(frozen=True)
-class Examples:
+class Examples(Labeled):
     """Texts with their labels, and the file that they were read from."""
 
     texts: tuple[str, ...]
@@ -41,38 +83,11 @@ class Examples:
         return short_digest(f"{label}\t{text}\n" for label, text in zip(self.labels, self.texts, strict=True))
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The labels that occur, sorted."""
-        return tuple(sorted(set(self.labels)))
+    def contents(self) -> tuple[str, ...]:
+        return self.texts
 
-    def split(self, held_out: float) -> tuple[Examples, Examples]:
-        """Holds out about `held_out` of the examples, chosen by a hash; equal texts stay together.
-
-        Args:
-          held_out: a fraction, or a number of examples if it is an integer.
-
-        Raises:
-          ConfigError: `held_out` is neither a fraction between 0 and 1 nor an integer from 1.
-          DataError: a part would be empty.
-        """
-        kept, part = split_checked(self.texts, held_out, self.file)
-        return self._take(kept), self._take(part)
-
-    def first(self, number: int) -> Examples:
-        """Returns `number` examples chosen by a hash, or all if there are fewer; larger sets contain smaller ones."""
-        keys = [short_digest([text]) for text in self.texts]
-        return self._take(sorted(sorted(range(len(self)), key=keys.__getitem__)[:number]))
-
-    def _take(self, rows: Sequence[int]) -> Examples:
+    def take(self, rows: Sequence[int]) -> Examples:
         return Examples(tuple(self.texts[i] for i in rows), tuple(self.labels[i] for i in rows), self.file)
-
-
-def split_checked(texts: Sequence[str], held_out: float, file: str = "") -> tuple[list[int], list[int]]:
-    """Returns the rows of the texts to keep and to hold out: see `Examples.split`."""
-    try:
-        return split_rows(texts, num_held_out(held_out, len(texts)))
-    except DataError as error:
-        raise DataError(f"{file or 'examples'}: {error}") from error
 
 
 def checked_label(label: str, place: str, label_end: str = "", classes: Sequence[str] = ()) -> str:

@@ -134,7 +134,10 @@ def fetch(
             raise FetchError(f"{file.path} is outside of {root}")
         if not (path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256):
             say(f"fetching {file.url}")
-            write_bytes(path, _checked(file, _unpack(file, _download(file.url, timeout))))
+            data = _unpack(file, _download(file.url, timeout))
+            if (actual := hashlib.sha256(data).hexdigest()) != file.sha256:
+                raise FetchError(f"{file.url} has sha256 {actual}, expected {file.sha256}")
+            write_bytes(path, data)
         paths.append(path)
     return paths
 
@@ -176,11 +179,4 @@ def _limited(url: str, read: Callable[[int], bytes]) -> bytes:
     data = read(LARGEST + 1)
     if len(data) > LARGEST:
         raise FetchError(f"{url} is larger than {LARGEST:,} bytes")
-    return data
-
-
-def _checked(file: File, data: bytes) -> bytes:
-    actual = hashlib.sha256(data).hexdigest()
-    if actual != file.sha256:
-        raise FetchError(f"{file.url} has sha256 {actual}, expected {file.sha256}")
     return data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import io
 import os
 import pathlib
@@ -20,9 +19,9 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageOps
 
+from jaxformer.data.examples import Labeled
 from jaxformer.data.idx import is_idx, read_idx
 from jaxformer.data.lines import read_lines
-from jaxformer.data.sources import num_held_out, split_rows
 from jaxformer.digests import short_digest
 from jaxformer.errors import DataError, first_few
 
@@ -132,7 +131,7 @@ def _array(path: pathlib.Path) -> ImageStore:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabeledImages:
+class LabeledImages(Labeled):
     """Some images of a store, with their labels."""
 
     store: ImageStore
@@ -157,27 +156,17 @@ class LabeledImages:
         """Returns the path of an image, for messages."""
         return f"{self.store.place}/{self.store.names[self.indices[number]]}"
 
-    def split(self, held_out: float) -> tuple[LabeledImages, LabeledImages]:
-        """Holds out about `held_out` images (see `num_held_out`), chosen by a hash; equal images stay together.
+    @property
+    def file(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.store.place
 
-        Raises:
-          DataError: a part would be empty.
-        """
-        kept, part = split_rows([*map(self._key, range(len(self)))], num_held_out(held_out, len(self)))
-        return self.take(kept), self.take(part)
+    @property
+    def contents(self) -> list[str]:
+        return [f"{self.store.checksums[i]:08x}" for i in self.indices]
 
-    def first(self, number: int) -> LabeledImages:
-        """Returns `number` images chosen by a hash, or all if there are fewer; larger subsets contain smaller ones."""
-        order = sorted(range(len(self)), key=lambda i: hashlib.sha256(self._key(i).encode()).digest())
-        return self.take(sorted(order[:number]))
-
-    def take(self, numbers: Sequence[int]) -> LabeledImages:
-        """Returns some of the images."""
-        indices, labels = (tuple(x[i] for i in numbers) for x in (self.indices, self.labels))
+    def take(self, rows: Sequence[int]) -> LabeledImages:
+        indices, labels = (tuple(x[i] for i in rows) for x in (self.indices, self.labels))
         return dataclasses.replace(self, indices=indices, labels=labels)
-
-    def _key(self, number: int) -> str:
-        return f"{self.store.checksums[self.indices[number]]:08x}"
 
 
 def read_images(path: str | os.PathLike[str]) -> ImageStore:

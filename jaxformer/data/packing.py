@@ -109,11 +109,7 @@ class PackedTexts:
         return -(-self.num_rows // self.batch_size)
 
     def batch(self, step: int, *, rows: Rows | None = None) -> PackedBatch[np.ndarray]:
-        """Makes batch number `step`, for any ``step >= 0``.
-
-        Args:
-          rows: the rows to make; all by default.
-        """
+        """Makes batch number `step`, for any ``step >= 0``; `rows` selects the rows to make, by default all."""
         epoch, position = divmod(step, self.steps_per_epoch)
         order = self._order(epoch * self.shuffle)[position * self.batch_size :][: self.batch_size]
         indices = (rows or np.arange)(self.batch_size)

@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxformer.data.batch import Rows
 from jaxformer.data.batch_plan import BatchPlan, Planned
-from jaxformer.data.examples import checked_label, pad_texts, split_checked
+from jaxformer.data.examples import Labeled, checked_label, pad_texts
 from jaxformer.data.lines import column_blocks
 from jaxformer.data.token_cache import Ragged
 from jaxformer.digests import short_digest
@@ -33,7 +33,7 @@ IGNORED = -100
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggedSentences:
+class TaggedSentences(Labeled):
     """The words of sentences with their labels, one after another, and the file that they were read from."""
 
     words: tuple[str, ...]
@@ -52,11 +52,6 @@ class TaggedSentences:
         return short_digest("".join(f"{word}\t{label}\n" for word, label in sentence) + "\n" for sentence in pairs)
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The labels that occur, sorted."""
-        return tuple(sorted(set(self.labels)))
-
-    @property
     def sentences(self) -> list[Sequence[str]]:
         """The words of each sentence."""
         return self.by_sentence(self.words)
@@ -65,20 +60,13 @@ class TaggedSentences:
         """Returns values of all words as a sequence for each sentence."""
         return [values[start:stop] for start, stop in itertools.pairwise(self.offsets)]
 
-    def split(self, held_out: float) -> tuple[TaggedSentences, TaggedSentences]:
-        """Holds out about `held_out` of the sentences, as `Examples.split` does."""
-        kept, part = split_checked([" ".join(words) for words in self.sentences], held_out, self.file)
-        return self.take(kept), self.take(part)
+    @property
+    def contents(self) -> list[str]:
+        return [" ".join(words) for words in self.sentences]
 
-    def first(self, number: int) -> TaggedSentences:
-        """Returns `number` sentences chosen by a hash, or all if there are fewer; larger sets contain smaller ones."""
-        keys = [short_digest([" ".join(words)]) for words in self.sentences]
-        return self.take(sorted(sorted(range(len(self)), key=keys.__getitem__)[:number]))
-
-    def take(self, indices: Sequence[int]) -> TaggedSentences:
-        """Returns the sentences with these indices."""
+    def take(self, rows: Sequence[int]) -> TaggedSentences:
         pairs = self.by_sentence(list(zip(self.words, self.labels, strict=True)))
-        return _joined([pairs[i] for i in indices], self.file)
+        return _joined([pairs[i] for i in rows], self.file)
 
 
 def _joined(sentences: Sequence[Sequence[tuple[str, str]]], file: str) -> TaggedSentences:

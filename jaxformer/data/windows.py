@@ -82,11 +82,7 @@ class _Windows(abc.ABC):
         """Returns the positions in the stream at which the windows of a batch begin."""
 
     def batch(self, step: int, *, rows: Rows | None = None) -> TextBatch[np.ndarray]:
-        """Makes batch number `step`, for any ``step >= 0``.
-
-        Args:
-          rows: the rows to make; all by default.
-        """
+        """Makes batch number `step`, for any ``step >= 0``; `rows` selects the rows to make, by default all."""
         starts = self._starts(step)
         indices = (rows or np.arange)(self.batch_size)
         positions = starts[np.minimum(indices, self.batch_size - 1), None] + np.arange(self.length)

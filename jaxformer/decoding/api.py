@@ -155,11 +155,7 @@ def ends_of(eos: int | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:
-    """Checks that the tokens that end a sequence are in the vocabulary: no other one would ever be chosen.
-
-    Raises:
-      ValueError: one is not.
-    """
+    """Checks that the tokens that end a sequence are in the vocabulary: no other one would ever be chosen."""
     known = [token for token in ends if not isinstance(token, jax.Array)]
     if outside := [token for token in known if not 0 <= token < vocab_size]:
         raise ValueError(f"eos must be in [0, V = {vocab_size}), or None if no token ends a sequence, got {outside[0]}")
@@ -190,11 +186,7 @@ def gather(tree: T, indices: Int[Array, "B K2"]) -> T:
 
 
 def check_state(state: State) -> tuple[int, int]:
-    """Checks that an object is a decoding state; returns its B and K.
-
-    Raises:
-      ValueError: a member is missing.
-    """
+    """Checks that an object is a decoding state; returns its B and K."""
     missing = [name for name in ("shape", "reorder", "take") if not hasattr(state, name)]
     if missing:
         raise ValueError(

@@ -103,7 +103,6 @@ def ensemble(steps: Sequence[Step[Any]], *, average: Average = "probability") ->
     >>> [round(p, 3) for p in jnp.exp(scores)[0, 0].tolist()]
     [0.7, 0.3]
     """
-    _check(average)
     if not steps:
         raise ConfigError("an ensemble must have at least one model, got none")
 
@@ -134,7 +133,6 @@ def stacked_ensemble(
     Raises:
       ConfigError: `average` is neither "log" nor "probability".
     """
-    _check(average)
 
     def together(tokens: jax.Array, state: StackedState, models: M) -> tuple[jax.Array, StackedState]:
         scores, states = jax.vmap(step, (0, None, 0))(models, tokens, state.states)
@@ -145,13 +143,10 @@ def stacked_ensemble(
     return ContextStep(together, models, take)
 
 
-def _check(average: str) -> None:
-    if average not in get_args(Average):
-        raise ConfigError(f"average must be one of {', '.join(get_args(Average))}, got {average!r}")
-
-
 def mean_log_probs(scores: Float[Array, "M *B V"], average: Average) -> Float[Array, "*B V"]:
     """Returns the mean of several models' log-probabilities, or the logarithm of the mean of their probabilities."""
+    if average not in get_args(Average):
+        raise ConfigError(f"average must be one of {', '.join(get_args(Average))}, got {average!r}")
     log_probs = jax.nn.log_softmax(scores, axis=-1)
     if average == "log":
         return log_probs.mean(0)

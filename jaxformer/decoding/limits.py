@@ -130,11 +130,7 @@ class Start(NamedTuple, Generic[S]):
 
 
 def check_given(history: History, vocab_size: int) -> None:
-    """Checks that the given tokens of all rows are in the vocabulary, if their values are known: not in ``jax.jit``.
-
-    Raises:
-      ValueError: one is not.
-    """
+    """Checks that the given tokens of all rows are in the vocabulary, if their values are known: not in ``jax.jit``."""
     if not has_known_values(history.tokens, history.lengths):
         return
     tokens, lengths = np.asarray(history.tokens), np.asarray(history.lengths)
@@ -144,12 +140,7 @@ def check_given(history: History, vocab_size: int) -> None:
 
 
 def begin(state: S, limits: Limits[S]) -> Start[S]:
-    """Returns the start of a search, after its prefix if `Prefix.read` is given.
-
-    Raises:
-      ConfigError: the prefix is longer than `max_length` or does not have B rows; there is neither `bos` nor a prefix.
-      ValueError: the prefix does not have two dimensions; see also `check_start`.
-    """
+    """Returns the start of a search, after its prefix if `Prefix.read` is given."""
     batch, num_hypotheses = shape = check_state(state)
     max_length, bos, pad = limits.max_length, limits.bos, limits.filler
     check_start(state, max_length, bos, limits.capacities)

@@ -170,10 +170,6 @@ Stopping: TypeAlias = Literal["first", "now", "limit"] | Patience
 
 
 def check_penalty(name: str, value: float) -> None:
-    """Checks that a penalty is at least 0 and finite.
-
-    Raises:
-      ConfigError: the penalty is negative or not finite.
-    """
+    """Checks that a penalty is at least 0 and finite."""
     if not 0 <= value < math.inf:  # also refuses NaN
         raise ConfigError(f"{name} must be at least 0 and finite, got {value}")

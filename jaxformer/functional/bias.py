@@ -137,11 +137,7 @@ class Sum(Bias):
 
 
 def with_four_dims(array: ArrayLike) -> Array:
-    """Adds leading dimensions of size 1, so that an array has the four dimensions of [B, N, T, S].
-
-    Raises:
-      ValueError: the array is Boolean, as a mask is; its values would be added as 0 and 1.
-    """
+    """Adds leading dimensions of size 1, so that an array has the four dimensions of [B, N, T, S]."""
     array = jnp.asarray(array)  # a tile of a NumPy array has a traced index
     if array.dtype == bool:
         raise ValueError(f"a bias is added to the logits, got bool {list(array.shape)}; a Boolean array is a mask")

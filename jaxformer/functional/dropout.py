@@ -41,8 +41,6 @@ class Dropout(NamedTuple):
 def fold_in_name(key: jax.Array, name: str) -> jax.Array: ...
 @overload
 def fold_in_name(key: None, name: str) -> None: ...
-@overload
-def fold_in_name(key: jax.Array | None, name: str) -> jax.Array | None: ...
 def fold_in_name(key: jax.Array | None, name: str) -> jax.Array | None:
     """Returns `key` with a stable hash of `name` folded in, one key for each use; None if `key` is None."""
     return None if key is None else jax.random.fold_in(key, zlib.crc32(name.encode()))
@@ -73,9 +71,6 @@ def hashed_bits(key: jax.Array, index: UInt32[Array, ...] | WideIndex) -> UInt32
     """Returns 32 random bits for each index: one round of `mix32` for each word of the key.
 
     Equal indices have equal bits in every array. The high word of an index changes the last word of the key.
-
-    Raises:
-      ValueError: `key` holds several keys.
     """
     is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
     words = jax.random.key_data(key) if is_typed else key

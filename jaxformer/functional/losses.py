@@ -75,11 +75,7 @@ def cross_entropy(
 
 
 def check_where(where: Array | None, shape: tuple[int, ...], name: str = "where") -> None:
-    """Checks that a choice of what counts covers all of it: broadcast, it would be counted once and added many times.
-
-    Raises:
-      ValueError: the shape differs, or the array is not Boolean.
-    """
+    """Checks that a choice of what counts covers all of it: broadcast, it would count once and be added many times."""
     if where is not None and (where.shape != shape or where.dtype != bool):
         raise ValueError(f"{name} must be Bool {list(shape)}, got {where.dtype} {list(where.shape)}")
 

@@ -113,10 +113,7 @@ def lstm_cell(
     """
     _check_gates("lstm_cell", 4, inputs, recurrent)
     if state.memory is None:
-        raise ValueError(
-            "the state of an LSTM has a memory, got None; a cell that calls lstm_cell starts from "
-            "state=RecurrentState(zeros, zeros), as returned by recurrent_start(lstm_cell, shape)"
-        )
+        raise ValueError("the state of an LSTM has a memory, got None; start from RecurrentState(zeros, zeros)")
     gates = inputs + recurrent
     entry, forget, exit_ = (jax.nn.sigmoid(gates[..., gate, :]) for gate in (0, 1, 3))
     memory = forget * state.memory + entry * jnp.tanh(gates[..., 2, :])
@@ -232,7 +229,7 @@ def _steps_backward(static, residuals, upstream):
 
     def step(d_state: RecurrentState, of_step):
         d_output, inputs, (state, product), valid = of_step
-        advance = lambda inputs, product, state: _advance(cell, inputs, product, state, valid)
+        advance = lambda inputs, product, state: keep_state(valid, cell(inputs, product, state), state)
         _, backward = jax.vjp(advance, *_biased(inputs, product, biases), state)
         d_inputs, d_product, d_state = backward((d_state, d_output.astype(jnp.float32)))
         d_kept = _product("bgh,ghd->bd", d_product.astype(dtype), transposed)
@@ -262,7 +259,7 @@ def _scan(static, inputs, kernel, biases, state, valid, multiplier, *, save=Fals
         inputs, valid = of_step
         kept = _dropped(state.hidden, multiplier).astype(dtype)
         product = _product("bd,dgh->bgh", kept, kernel)
-        new, output = _advance(cell, *_biased(inputs, product, biases), state, valid)
+        new, output = keep_state(valid, cell(*_biased(inputs, product, biases), state), state)
         return new, (output.astype(dtype), (state, product) if save else None)
 
     last, outputs = jax.lax.scan(step, state, (inputs, valid), reverse=reverse)
@@ -332,10 +329,6 @@ def _biased(inputs: Array, product: Array, biases: tuple[Array, Array]) -> tuple
     """
     input_bias, hidden_bias = (bias.astype(jnp.float32)[None] for bias in biases)
     return jax.lax.optimization_barrier(inputs + input_bias), product + hidden_bias
-
-
-def _advance(cell: Cell, inputs: Array, product: Array, state: RecurrentState, valid: Array | None):
-    return keep_state(valid, cell(inputs, product, state), state)
 
 
 def keep_state(

@@ -89,8 +89,8 @@ def _net(kind: str, settings: Settings, shapes: Mapping[str, Shape]) -> Pure:
     return pure(models.MaskedLanguageModel, config)
 
 
-def _settings(kind: str, net: Pure) -> Settings:
-    config, name = net.config, {"bert": "Bert", "roberta": "Roberta"}[kind]
+def _settings(kind: str, name: str, net: Pure) -> Settings:
+    config = net.config
     if kind == "roberta" and not config.positions.offset:
         raise ValueError("its positions start at 0, but those of a roberta start after the id of the padding token")
     padding = {"pad_token_id": config.positions.offset - 1} if kind == "roberta" else {}
@@ -232,10 +232,18 @@ def _table_of_vit(net: Pure) -> Table:
     return {"encoder": encoder, "output": linear("classifier")} if has_head(net) else encoder
 
 
+_KINDS = {
+    "bert": ("bert", "Bert"),
+    "roberta": ("roberta", "Roberta"),
+    "xlm-roberta": ("roberta", "XLMRoberta"),
+    "camembert": ("roberta", "Camembert"),
+}
+"""The kind that a family is of, and the name in its classes."""
+
 FAMILIES = {
-    kind: Family(
+    family: Family(
         net=functools.partial(_net, kind),
-        settings=functools.partial(_settings, kind),
+        settings=functools.partial(_settings, kind, name),
         table=functools.partial(_table, kind),
         prefix=f"{kind}.",
         heads=("cls.", "lm_head.", "classifier.", "qa_outputs."),
@@ -246,7 +254,7 @@ FAMILIES = {
         ),
         renamed=(("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")),
     )
-    for kind in _HEADS
+    for family, (kind, name) in _KINDS.items()
 }
 FAMILIES |= {
     "distilbert": Family(
@@ -268,12 +276,3 @@ FAMILIES |= {
     ),
 }
 """The families of this file by their ``model_type``."""
-
-
-def _of_another_name(name: str, net: Pure) -> Settings:
-    settings = _settings("roberta", net)
-    return {**settings, "architectures": [text.replace("Roberta", name) for text in settings["architectures"]]}
-
-
-for _kind, _name in (("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")):
-    FAMILIES[_kind] = dataclasses.replace(FAMILIES["roberta"], settings=functools.partial(_of_another_name, _name))

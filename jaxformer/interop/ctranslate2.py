@@ -131,12 +131,7 @@ def check(net: Pure) -> None:
 def variables(
     net: Pure, params: Params, vocabulary: Vocabulary, quantization: Quantization = ""
 ) -> dict[str, np.ndarray | str]:
-    """Returns the variables of a model by CTranslate2's names, float32 or, for matrices, quantized.
-
-    Raises:
-      ConfigError: see `check`; a parameter has no place there; the vocabulary has another size than the tables, or two
-        tokens of one name; or an array is too large for the format.
-    """
+    """Returns the variables of a model by CTranslate2's names, float32 or, for matrices, quantized."""
     check(net)
     config, pair = net.config, net.model is models.EncoderDecoder
     found: dict[str, np.ndarray | str] = {}

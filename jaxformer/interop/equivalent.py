@@ -11,7 +11,7 @@ The factor of the embeddings is moved into the table, as in GPT-2.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -70,20 +70,16 @@ def fitted(net: Pure, params: Params, *, family: str = "") -> Fitted:
     reasons: dict[str, str] = {}
     for changes in ((), _CHANGES):  # unchanged, if possible
         for name in known:
-            changed = _changed(net, params, name, changes)
+            changed = net, params
+            for change in changes:
+                changed = change(*changed, name)
             try:
-                config_json(changed.net, name)
+                config_json(changed[0], name)
             except ConfigError as error:
                 reasons[name] = str(error)
             else:
-                return changed
+                return Fitted(name, *changed)
     raise ConfigError(about + "; ".join(reasons.values()))
-
-
-def _changed(net: Pure, params: Params, family: str, changes: Sequence[Change]) -> Fitted:
-    for change in changes:
-        net, params = change(net, params, family)
-    return Fitted(family, net, params)
 
 
 def _with(net: Pure, **settings: object) -> Pure:

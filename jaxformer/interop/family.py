@@ -36,12 +36,7 @@ _MAX_SIZE = 2**24
 
 
 def get(settings: Settings, name: str, default: T) -> T:
-    """Returns a setting, checked to have the type of its default, which replaces a missing or null setting.
-
-    Raises:
-      DataError: it has another type, a size is negative or larger than that of any model, or another number is negative
-        or not finite.
-    """
+    """Returns a setting, checked to have the type of its default, which replaces a missing or null setting."""
     value = settings.get(name)
     if value is None:
         return default
@@ -75,11 +70,7 @@ def written(config: object, fields: Fields) -> Settings:
 
 
 def require(settings: Settings, **values: object) -> None:
-    """Checks settings for which this library supports a single value; missing or null settings have that value.
-
-    Raises:
-      DataError: one has another value.
-    """
+    """Checks settings for which this library supports a single value; missing or null settings have that value."""
     for name, value in values.items():
         if settings.get(name) not in (None, value):
             raise DataError(f"{name} in config.json must be {value!r} for the models here, got {settings[name]!r}")
@@ -90,9 +81,6 @@ def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
 
     Args:
       names: main names by alternative names, such as ``{"num_attention_heads": "n_head"}``.
-
-    Raises:
-      DataError: a setting has different values under its two names.
     """
     result = {name: value for name, value in settings.items() if value is not None}
     for second, main in names.items():
@@ -103,11 +91,7 @@ def renamed(settings: Settings, names: Mapping[str, str]) -> Settings:
 
 
 def shared(settings: Settings, first: str, second: str, default: T) -> T:
-    """Returns the value of two settings that must agree, such as the heads of the encoder and of the decoder.
-
-    Raises:
-      DataError: they do not agree.
-    """
+    """Returns the value of two settings that must agree, such as the heads of the encoder and of the decoder."""
     value = get(settings, first, default)
     if get(settings, second, default) != value:
         raise DataError(f"{first} and {second} in config.json must be equal for the models here")
@@ -115,11 +99,7 @@ def shared(settings: Settings, first: str, second: str, default: T) -> T:
 
 
 def activation(settings: Settings, name: str, default: str) -> str:
-    """Returns this library's name for an activation.
-
-    Raises:
-      DataError: it is unknown.
-    """
+    """Returns this library's name for an activation."""
     value = get(settings, name, default)
     if value not in _ACTIVATIONS:
         raise DataError(f"{name} in config.json must be one of {', '.join(_ACTIVATIONS)}, got {value!r}")

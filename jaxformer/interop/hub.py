@@ -111,11 +111,7 @@ def _downloaded(name: str, revision: str) -> pathlib.Path:
 
 
 def _check(name: str, actual: str, files: list[str]) -> None:
-    """Checks the name and the files of a repository, before anything is downloaded.
-
-    Raises:
-      DataError: it was renamed, or it has no safetensors.
-    """
+    """Checks the name and the files of a repository, before anything is downloaded."""
     if actual.lower() != name.lower():
         raise DataError(f"{name} is now called {actual}; give that name if it is the model you mean")
     if not any(file.startswith("model") and file.endswith(".safetensors") for file in files):

@@ -164,9 +164,6 @@ def matched(table: Table, leaves: Mapping[str, Any], path: str = "") -> Iterator
 
     Args:
       leaves: a tree of shapes.
-
-    Raises:
-      ValueError: the table has no source for a parameter.
     """
     for name, leaf in leaves.items():
         source, place = table.get(name), f"{path}{name}"

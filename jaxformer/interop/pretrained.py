@@ -306,9 +306,6 @@ def config_json(net: Pure, kind: str, settings: Settings | None = None) -> dict[
     Args:
       kind: the ``model_type``.
       settings: further settings.
-
-    Raises:
-      ConfigError: the family is unknown, or cannot express the model; the message has the first difference.
     """
     if kind not in FAMILIES:
         raise ConfigError(f"family {kind!r} is not known{did_you_mean(kind, FAMILIES)}")

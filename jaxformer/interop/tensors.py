@@ -79,11 +79,7 @@ class Tensors:
             self.shapes[name], self.dtypes[name] = tuple(about.get_shape()), about.get_dtype()
 
     def read(self, name: str) -> np.ndarray:
-        """Returns a tensor as float32.
-
-        Raises:
-          DataError: its dtype is not float64, float32, float16 or bfloat16.
-        """
+        """Returns a tensor as float32."""
         if (dtype := self.dtypes[name]) not in FLOATS:
             raise DataError(
                 f"{name!r} in {self._folder} has dtype {dtype}; weights must be {', '.join(sorted(FLOATS))}"
@@ -157,11 +153,7 @@ def _shards(tensors: Iterable[tuple[str, np.ndarray]], limit: int) -> Iterator[d
 
 
 def check_folder(folder: pathlib.Path) -> None:
-    """Checks that a path is a folder, and that it holds no adapter.
-
-    Raises:
-      DataError: it is no folder, or it has an adapter, which transformers adds to the weights there or elsewhere.
-    """
+    """Checks that a path is a folder, and that it holds no adapter."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder, and nothing is fetched: download the model's files first")
     if (folder / "adapter_config.json").exists():
@@ -172,11 +164,7 @@ def check_folder(folder: pathlib.Path) -> None:
 
 
 def read_json(path: pathlib.Path) -> JsonObject:
-    """Returns the object in a JSON file.
-
-    Raises:
-      DataError: there is no such file, it is not a regular file, it is larger than 64 MiB, or does not hold an object.
-    """
+    """Returns the object in a JSON file."""
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):  # a named pipe would block, a device may have no end

@@ -43,8 +43,6 @@ class Captioner(MemoryDecodingModel[ContextT, StateT]):
         attention: modules.AttentionFunction = functional.attention,
         rngs: nnx.Rngs,
     ):
-        if config.vocab_size < 1:
-            raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         image, (height, width) = config.image, config.image.grid_size
         self.grid = FeatureGrid(image, dtype=config.compute_dtype, attention=attention, rngs=rngs)
         table = modules.LearnedPositions(height * width, image.widths[-1], rngs=rngs) if config.grid_positions else None

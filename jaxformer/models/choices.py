@@ -42,9 +42,6 @@ class Sinusoidal:
     offset: int = 0
     """The number of position 0; 2 in M2M100."""
 
-    def __post_init__(self) -> None:
-        at_least(0, self, "offset")
-
 
 @dataclasses.dataclass(frozen=True)
 class Learned:
@@ -54,9 +51,6 @@ class Learned:
 
     offset: int = 0
     """The row of position 0 in the table; 2 in BART and RoBERTa."""
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "offset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,10 +96,6 @@ class YaRNScaling(LinearScaling):
 
     trained_length: int = 2048
     """The context that the model was trained on."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(1, self, "trained_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,9 +156,6 @@ class RelativeKeys:
     max_distance: int = 128
     """The distance beyond which distances are treated alike."""
 
-    def __post_init__(self) -> None:
-        at_least(1, self, "max_distance")
-
 
 @dataclasses.dataclass(frozen=True)
 class TransformerXL:
@@ -218,10 +205,6 @@ class Plain:
     dropout: float = 0.0
     """The probability of dropping hidden units."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-
 
 @dataclasses.dataclass(frozen=True)
 class Gated(Plain):
@@ -249,7 +232,6 @@ class Experts:
     """The weight of the load-balancing loss in training."""
 
     def __post_init__(self) -> None:
-        at_least(1, self, "num_experts", "num_experts_per_token")
         if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
             raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
         if not 0 <= self.load_balancing_weight < math.inf:

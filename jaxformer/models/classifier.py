@@ -51,11 +51,7 @@ class Classifier(nnx.Module):
         self.load_balancing_weight = balance_weight(config)
 
     def __call__(self, inputs: Input, *, key: jax.Array | None = None) -> Float[Array, "B ... C"]:
-        """Returns logits, float32; class-token pooling reads the first token.
-
-        Args:
-          key: the key of dropout; None means no dropout.
-        """
+        """Returns logits, float32; class-token pooling reads the first token."""
         return self.run(inputs, key=key)[0]
 
     def training_logits(
@@ -108,11 +104,6 @@ class TokenClassifier(Classifier):
     It is a `Classifier` without pooling.
     """
 
-    def __init__(
-        self, config: TokenClassifierConfig, *, attention: AttentionFunction = functional.attention, rngs: nnx.Rngs
-    ):
-        super().__init__(config, attention=attention, rngs=rngs)
-
 
 class VisionTransformer(Classifier):
     """``images -> logits`` of the classes; use it through ``pure(VisionTransformer, config)``.
@@ -120,15 +111,6 @@ class VisionTransformer(Classifier):
     It is a `Classifier` over patches instead of tokens. A class token before the patches is classified. With mean
     pooling there is no class token, and the mean of all patches is classified.
     """
-
-    def __init__(
-        self,
-        config: VisionTransformerConfig,
-        *,
-        attention: AttentionFunction = functional.attention,
-        rngs: nnx.Rngs,
-    ):
-        super().__init__(config, attention=attention, rngs=rngs)
 
 
 def with_image_size(

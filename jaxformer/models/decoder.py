@@ -188,22 +188,6 @@ class Decoder(TokenModel):
         check_rank("tokens", tokens, "B K")
         return self.prefill(tokens[..., None], state, context)
 
-    def prefill(
-        self,
-        tokens: Int[Array, "B K T"],
-        state: DecoderState,
-        context: Context,
-        *,
-        lengths: Int[Array, "B K"] | None = None,
-    ) -> tuple[Float[Array, "B K V"], DecoderState]:
-        """Returns the logits after T more tokens of each hypothesis, computed at once, as after T calls of `step`.
-
-        Args:
-          lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; the rest is padding, which
-            later tokens overwrite. For a length of 0, the logits are meaningless.
-        """
-        return self._prefill(tokens, state, context, lengths, None)
-
     def attending_step(
         self, tokens: Int[Array, "B K"], state: DecoderState, context: Context
     ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], DecoderState]:
@@ -218,18 +202,25 @@ class Decoder(TokenModel):
             raise ValueError("a decoder without cross-attention has no attention to a memory")
         captured: Intermediates = {}
         check_rank("tokens", tokens, "B K")
-        logits, state = self._prefill(tokens[..., None], state, context, None, captured)
+        logits, state = self.prefill(tokens[..., None], state, context, intermediates=captured)
         return logits, captured["cross"].weights().astype(jnp.float32).mean(1), state
 
-    def _prefill(
+    def prefill(
         self,
-        tokens: Array,
+        tokens: Int[Array, "B K T"],
         state: DecoderState,
         context: Context,
-        lengths: Array | None,
-        captured: Intermediates | None,
-    ) -> tuple[Array, DecoderState]:
-        """See `prefill`; `captured` gets the cross-attention of the last layer."""
+        *,
+        lengths: Int[Array, "B K"] | None = None,
+        intermediates: Intermediates | None = None,
+    ) -> tuple[Float[Array, "B K V"], DecoderState]:
+        """Returns the logits after T more tokens of each hypothesis, computed at once, as after T calls of `step`.
+
+        Args:
+          lengths: the number of tokens of each hypothesis, from 0 to T, if they differ; the rest is padding, which
+            later tokens overwrite. For a length of 0, the logits are meaningless.
+          intermediates: receives the arguments of cross-attention in the last layer under "cross".
+        """
         check_rank("tokens", tokens, "B K T")
         length = state.capacity
         lanes = jax.tree.map(lambda x: take_lanes(x, state.position, tokens.shape[2]), state.lanes)
@@ -245,8 +236,8 @@ class Decoder(TokenModel):
         caches = []
         blocks = self.stack.blocks(context.weights.layers)
         for i, (block, cache, memory) in enumerate(zip(blocks, state.caches, context.memory, strict=True), 1):
-            kept = captured if i == len(blocks) else None
-            x, cache = block.step(x, cache, memory, **shared, intermediates=kept)
+            of_layer = intermediates if i == len(blocks) else None
+            x, cache = block.step(x, cache, memory, **shared, intermediates=of_layer)
             caches.append(cache)
         x, position = x.reshape(*tokens.shape, -1), state.position + tokens.shape[2]
         if lengths is not None:
@@ -274,13 +265,7 @@ def make_decoder(
     attention: AttentionFunction = functional.attention,
     rngs: nnx.Rngs,
 ) -> Decoder:
-    """Returns a decoder with new parameters; use it through ``pure(make_decoder, config)``.
-
-    Raises:
-      ValueError: `vocab_size` is below 1.
-    """
-    if config.vocab_size < 1:
-        raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
+    """Returns a decoder with new parameters; use it through ``pure(make_decoder, config)``."""
     memory_dim = config.memory_dim if isinstance(config, DecoderConfig) else None
     tokens = transformer.make_tokens(config, config.vocab_size, rngs=rngs)
     return decoder_of(config)(

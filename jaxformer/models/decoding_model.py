@@ -123,11 +123,7 @@ class DecodingModel(TokenModel, Generic[ContextT, StateT]):
         return self.decoder.step_weights()
 
     def step(self, tokens: Int[Array, "B K"], state: StateT, context: ContextT) -> tuple[Float[Array, "B K V"], StateT]:
-        """Returns the logits after one more token of each hypothesis, equal to a row of the teacher-forced logits.
-
-        Raises:
-          ValueError: `tokens` do not have two dimensions, rows and hypotheses.
-        """
+        """Returns the logits after one more token of each hypothesis, equal to a row of the teacher-forced logits."""
         check_rank("tokens", tokens, "B K")
         return self.decoder.prefill(tokens[..., None], state, context)
 

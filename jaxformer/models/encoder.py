@@ -95,7 +95,7 @@ def make_encoder(
     """Returns an encoder with new parameters; use it through ``pure(make_encoder, config)``.
 
     Raises:
-      ValueError: there is no vocabulary, or positions are in attention, but there are no layers.
+      ValueError: positions are in attention, but there are no layers.
     """
     bias = None
     if isinstance(config, ImageEncoderConfig):
@@ -110,8 +110,6 @@ def make_encoder(
             rngs=rngs,
         )
     else:
-        if config.vocab_size < 1:
-            raise ValueError(f"vocab_size must be at least 1, got {config.vocab_size}")
         tokens = transformer.make_tokens(config, config.vocab_size, rngs=rngs)
         embeddings = transformer.make_embeddings(
             config, tokens, transformer.make_position_vectors(config, tokens, rngs=rngs), rngs=rngs

@@ -36,8 +36,6 @@ class EncoderDecoder(MemoryDecodingModel[Context, DecoderState]):
         rngs: nnx.Rngs,
     ):
         sizes = config.source_vocab_size, config.target_vocab_size
-        if min(sizes) < 1:
-            raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
         # The order of these lines determines the random values of the parameters.
         shared = config.tie_embeddings in ("inputs", "all")
         tables = [transformer.make_tokens(config, size, rngs=rngs) for size in sizes[shared:]]

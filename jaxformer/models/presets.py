@@ -64,21 +64,9 @@ def _deep(d_model: int, num_layers: int, num_heads: int, length: int) -> dict[st
     return sizes | {"max_positions": length}
 
 
-def _xlnet() -> EncoderConfig:
-    """Returns the shape of XLNet-Large as used after pre-training: one stream, and no mask."""
-    shape = EncoderConfig(32_000, positions=choices.TransformerXL(), norm=choices.LayerNorm(1e-12), activation="gelu")
-    return dataclasses.replace(shape, **_deep(1024, 24, 16, 512))
-
-
-def _gopher() -> LanguageModelConfig:
-    """Returns the shape of Gopher: GPT-2 with root mean square norms and the positions of Transformer-XL."""
-    sizes = _deep(16_384, 80, 128, 2048)
-    return families.gpt2(32_000, positions=choices.TransformerXL(), norm=choices.RMSNorm(), **sizes)
-
-
-def _llama3() -> LanguageModelConfig:
-    sizes = {"d_model": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "d_ff": 14_336}
-    return families.llama(128_256, **sizes, positions=choices.Rotary(base=500_000.0))
+_XLNET = EncoderConfig(32_000, positions=choices.TransformerXL(), norm=choices.LayerNorm(1e-12), activation="gelu")
+"""XLNet as used after pre-training: one stream, and no mask."""
+_LLAMA3 = {"d_model": 4096, "num_layers": 32, "num_heads": 32, "num_kv_heads": 8, "d_ff": 14_336}
 
 
 def _pooler(d_model: int) -> tuple[tuple[str, int], ...]:
@@ -128,7 +116,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "ours has no pooler (1.0 M); 340 M is more than the checkpoint with its heads (336 M)",
         ),
         "xlnet-large": Preset(
-            _xlnet(),
+            dataclasses.replace(_XLNET, **_deep(1024, 24, 16, 512)),
             512,
             340e6,
             "Yang et al. 2019",
@@ -186,7 +174,9 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             run=TrainingRun(694 * _GB),
         ),
         "gopher-280b": Preset(
-            _gopher(),
+            families.gpt2(
+                32_000, positions=choices.TransformerXL(), norm=choices.RMSNorm(), **_deep(16_384, 80, 128, 2048)
+            ),
             2048,
             280e9,
             "Rae et al. 2021",
@@ -201,7 +191,14 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             6_738_415_616,
             note=_RELEASED,
         ),
-        "llama3-8b": Preset(_llama3(), 8192, 8e9, "Dubey et al. 2024", 8_030_261_248, note=_RELEASED),
+        "llama3-8b": Preset(
+            families.llama(128_256, **_LLAMA3, positions=choices.Rotary(base=500_000.0)),
+            8192,
+            8e9,
+            "Dubey et al. 2024",
+            8_030_261_248,
+            note=_RELEASED,
+        ),
     }
 )
 """Published models by name, grouped by family, in order of publication."""

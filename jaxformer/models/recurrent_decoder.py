@@ -30,11 +30,7 @@ Feed = Literal["nothing", "context", "output"]
 
 
 def in_order(tokens: Input) -> Tokens:
-    """Returns the tokens of a recurrent network, which reads each row from its beginning as one sequence.
-
-    Raises:
-      ValueError: they have positions or segments, which it would not see.
-    """
+    """Returns the tokens of a recurrent network, which reads each row from its beginning as one sequence."""
     tokens = as_tokens(tokens)
     for name in ("positions", "segments"):
         if getattr(tokens, name) is not None:
@@ -92,11 +88,7 @@ class CapturedWeights:
     __repr__ = brief_with_methods
 
     def layer(self, index: int) -> CapturedWeights:
-        """Returns one layer; layers count from 0.
-
-        Raises:
-          ValueError: there is no such layer.
-        """
+        """Returns one layer; layers count from 0."""
         check_layer(index, self.values.shape[0])
         return CapturedWeights(self.values[index])
 
@@ -276,11 +268,7 @@ class RecurrentDecoder(nnx.Module):
     def attending_step(
         self, tokens: Int[Array, "B K"], state: RecurrentDecoderState, context: RecurrentContext
     ) -> tuple[Float[Array, "B K V"], Float[Array, "B K S"], RecurrentDecoderState]:
-        """Returns the logits after one more token of each hypothesis, its attention to the memory, and the state.
-
-        Raises:
-          ValueError: there is no attention.
-        """
+        """Returns the logits after one more token of each hypothesis, its attention to the memory, and the state."""
         x = self.embeddings.step(tokens[..., None], jnp.zeros_like(tokens[..., None])).reshape(*tokens.shape, -1)
         outputs, weights, state = self._advance(x, state, context)
         if weights is None:

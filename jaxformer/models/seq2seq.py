@@ -48,9 +48,6 @@ class Seq2Seq(MemoryDecodingModel[RecurrentContext, RecurrentDecoderState]):
     decoder: RecurrentDecoder
 
     def __init__(self, config: Seq2SeqConfig, *, rngs: nnx.Rngs):
-        sizes = config.source_vocab_size, config.target_vocab_size
-        if min(sizes) < 1:
-            raise ValueError(f"source_vocab_size and target_vocab_size must be at least 1, got {sizes}")
         d_model, d_hidden, attention = config.d_model, config.hidden_size, config.attention
         # The order of these lines determines the random values of the parameters.
         target = Embedding(config.target_vocab_size, d_model, rngs=rngs)

@@ -46,11 +46,7 @@ class TokenModel(nnx.Module):
         raise NotImplementedError(f"{type(self).__name__} does not define states")
 
     def __call__(self, *inputs: object, key: jax.Array | None = None) -> Float[Array, "B T V"]:
-        """Returns the logits of every token at every position, float32: the method `states` names the inputs.
-
-        Args:
-          key: the key of dropout; None means no dropout.
-        """
+        """Returns the logits of every token at every position, float32: the method `states` names the inputs."""
         return self.head.logits(self.states(*inputs, key=key)[0])
 
     def loss(
@@ -92,7 +88,6 @@ class TokenModel(nnx.Module):
 
         Raises:
           ValueError: a name does not exist; the message lists the names that do.
-          TypeError: `names` is one string.
         """
         if names is None:
             names = self.attention_names
@@ -112,14 +107,7 @@ class TokenModel(nnx.Module):
 
 
 def check_names(names: Collection[str], known: Collection[str]) -> None:
-    """Checks the names of attentions to capture.
-
-    Raises:
-      ValueError: a name does not exist; the message lists the names that do.
-      TypeError: `names` is one string.
-    """
-    if isinstance(names, str):
-        raise TypeError(f"names must be a collection of names, such as [{names!r}], got the string {names!r}")
+    """Checks the names of attentions to capture."""
     if unknown := set(names) - set(known):
         raise ValueError(f"unknown attention names {sorted(unknown)}; there are {sorted(known)}")
 

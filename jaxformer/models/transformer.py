@@ -90,11 +90,7 @@ def make_position_vectors(
 
 
 def check_steps(vectors: modules.PositionVectors | None) -> None:
-    """Checks that position vectors do not depend on the final length of a sequence, which a decoder does not know.
-
-    Raises:
-      ValueError: they depend on it.
-    """
+    """Checks that position vectors do not depend on the final length of a sequence, which a decoder does not know."""
     if vectors is not None and vectors.needs_length:
         raise ValueError("a decoder cannot have normalized positions t / (N - 1): N is not known before the end")
 

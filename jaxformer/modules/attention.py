@@ -126,11 +126,7 @@ class MultiHeadAttention(nnx.Module):
         return self.output(check_result(self.attention(query, keys, values, **arguments), query, values))
 
     def check_steps(self) -> None:
-        """Checks that cached steps can use the attention function of this layer.
-
-        Raises:
-          ValueError: see `attention_function.check_rows`.
-        """
+        """Checks that cached steps can use the attention function of this layer."""
         num_heads, head_dim = self.output.kernel.shape[:2]
         heads = Heads(num_heads, self.num_kv_heads, head_dim, self.scale, self.score, self.sinks is not None)
         check_rows(self.attention, heads)

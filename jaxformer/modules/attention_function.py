@@ -47,21 +47,13 @@ starts from the values of the module given; its self-attention and its cross-att
 def check_partial(attention: AttentionFunction, settings: Collection[str] = ()) -> None:
     """Checks that an attention function is no partial with arguments of a layer and no wrapper or method of a module.
 
-    Args:
-      settings: the arguments that this layer passes because of its own settings, such as a scale.
-
-    Raises:
-      ValueError: a ``functools.partial`` binds an argument that the layer passes itself.
-      TypeError: `attention` is not a function but, for example, the name of an implementation or a class; or it is a
-        wrapper or method of a module, whose parameters would not be trained.
+    The parameters of a wrapped module would not be trained. `settings` are the arguments that this layer passes because
+    of its own settings, such as a scale.
     """
-    if isinstance(attention, type):
-        name = attention.__name__
-        raise TypeError(f"attention must be a function or an instance of a module, got the class {name}; call {name}")
-    if not callable(attention):
+    if isinstance(attention, type) or not callable(attention):
         raise TypeError(
             "attention must be a function, such as functools.partial(functional.attention, "
-            f"implementation='blockwise'), got {attention!r}"
+            f"implementation='blockwise'), or an instance of a module, got {attention!r}"
         )
     if (module := _wrapped_module(attention)) is not None:
         raise TypeError(
@@ -97,11 +89,7 @@ def name_of(attention: object) -> str:
 
 
 def taken_options(attention: AttentionFunction, **arguments: object) -> dict[str, object]:
-    """Returns those options of a layer that are not None, and those for which an attention function has no default.
-
-    Raises:
-      TypeError: it does not take an option that the layer has.
-    """
+    """Returns those options of a layer that are not None, and those for which an attention function has no default."""
     try:
         parameters = inspect.signature(attention).parameters
     except ValueError:  # a function without a signature
@@ -118,11 +106,7 @@ def taken_options(attention: AttentionFunction, **arguments: object) -> dict[str
 
 
 def check_result(result: ResultT, query: Array | np.ndarray, values: Array | np.ndarray) -> ResultT:
-    """Returns the result of an attention function, whose shape may be wrong if it is a user's own.
-
-    Raises:
-      ValueError: it is not an array ``[B, T, N, H]``.
-    """
+    """Returns the result of an attention function, whose shape may be wrong if it is a user's own."""
     expected = (*query.shape[:3], values.shape[3])
     shape = getattr(result, "shape", None)
     if shape != expected:
@@ -172,11 +156,7 @@ class Heads(NamedTuple):
 
 
 def check_rows(attention: AttentionFunction, heads: Heads) -> None:
-    """Checks that each row of an attention function is the same when it is computed alone, as in a cached step.
-
-    Raises:
-      ConfigError: a row differs, or cannot be computed alone.
-    """
+    """Checks that each row of an attention function is the same when it is computed alone, as in a cached step."""
     if _is_own(attention):
         return
     function, name = _concrete(attention), name_of(attention)
@@ -196,11 +176,7 @@ def check_rows(attention: AttentionFunction, heads: Heads) -> None:
 
 
 def check_linear(attention: AttentionFunction, heads: Heads) -> None:
-    """Checks that the output of an attention function is linear in the values, so that it has maps.
-
-    Raises:
-      ConfigError: it is not, and it does not offer its maps.
-    """
+    """Checks that the output of an attention function is linear in the values, so that it has maps."""
     if has_maps(attention, heads):
         return
     raise ConfigError(

@@ -114,11 +114,7 @@ class Block(nnx.Module):
         return constrain(x, "batch", "length", "model")
 
     def check_steps(self) -> None:
-        """Checks that cached steps can use the attention functions of this block.
-
-        Raises:
-          ValueError: rows of one depend on their index: see `MultiHeadAttention.check_steps`.
-        """
+        """Checks that cached steps can use the attention functions of this block."""
         self.attention.check_steps()
         if self.cross is not None:
             self.cross.check_steps()

@@ -42,11 +42,7 @@ class CapturedAttention:
     __repr__ = brief_with_methods
 
     def layer(self, index: int) -> CapturedAttention:
-        """Returns one layer of a stack; layers count from 0.
-
-        Raises:
-          ValueError: there is no such layer, or this is a single layer already.
-        """
+        """Returns one layer of a stack; layers count from 0."""
         if self.query.ndim != 5:
             raise ValueError(f"this is a single layer already: queries have shape {list(self.query.shape)}")
         check_layer(index, self.query.shape[0])
@@ -96,10 +92,6 @@ def split_attention(
 
 
 def check_layer(index: int, num_layers: int) -> None:
-    """Checks the index of a layer, because JAX would clamp an index that is too large.
-
-    Raises:
-      ValueError: the index is not in [-num_layers, num_layers).
-    """
+    """Checks the index of a layer, because JAX would clamp an index that is too large."""
     if not -num_layers <= index < num_layers:
         raise ValueError(f"layers count from 0 to {num_layers - 1}, got {index}")

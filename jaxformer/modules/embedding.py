@@ -31,6 +31,8 @@ class Embedding(nnx.Module):
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, scale: float | None = None, rngs: nnx.Rngs):
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
         table = normal(rngs.params(), (vocab_size, d_model), deviation=d_model**-0.5)
         self.table = nnx.Param(table, axes=("vocab", "model"))
         self.scale = d_model**0.5 if scale is None else scale

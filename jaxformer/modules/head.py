@@ -50,11 +50,7 @@ class Head:
         *,
         where: Bool[Array, "B T"] | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Returns a loss of the logits, (sum, count), and its gradient in the same pass: see `functional.linear_loss`.
-
-        Args:
-          where: True for labels to count; default: all.
-        """
+        """Returns a loss of the logits, (sum, count), with its gradient in one pass: see `functional.linear_loss`."""
         with jax.named_scope("loss"):
             return sharding.linear_loss(*self._with_bias(x), labels, loss, where=where)
 

@@ -71,21 +71,8 @@ def scaled_gains(num_layers: int, *, after_residual: bool) -> Gains:
     post-norm (`after_residual`), the outputs of sublayers are also divided by ``sqrt(2 num_layers)`` (Radford et al.
     2019), because every norm divides the skip path by the deviation of the sum, so large sublayer outputs drown it out.
 
-    Validation loss in nats per token after 500 updates of Multi30k en-de (4 + 4 layers, D = 128), for one seed and, in
-    the last two columns, for up to three later seeds, whose intervals are in experiments/initialization:
-
-    ============================  =========  ========  =========  ========
-    gains                         post-norm  pre-norm  post-norm  pre-norm
-    ============================  =========  ========  =========  ========
-    1                             4.132      3.653     4.15       3.65
-    query and key 0.5             3.991      3.586
-    value 0.5                     3.740      3.590
-    `FAIRSEQ_GAINS`                                    3.88
-    query, key and value 0.5      3.634      3.539                3.54
-    all of these, and depth       3.404      3.566     3.41
-    ============================  =========  ========  =========  ========
-
-    After 2,000 updates, post-norm has 2.11 with these gains and 2.99 with gains of 1 (means of three seeds).
+    The validation loss of Multi30k en-de (4 + 4 layers, D = 128) after 500 updates is 3.41 nats per token instead of
+    4.15 with gains of 1 under post-norm, and 3.54 instead of 3.65 under pre-norm: see experiments/initialization.
     """
     depth = (2 * num_layers) ** -0.5 if after_residual else 1.0
     return Gains(query_key=0.5, value=0.5, output=depth, down=depth)
@@ -247,10 +234,6 @@ class MixtureOfExperts(nnx.Module):
           capacity_factor: the capacity of an expert in training (when there is a key), relative to an even share of the
             tokens; None for no limit, in which case XLA may compute every expert for every token on a GPU.
         """
-        if not 1 <= num_experts_per_token <= num_experts:
-            raise ValueError(
-                f"num_experts_per_token must be between 1 and {num_experts} experts, got {num_experts_per_token}"
-            )
         if d_ff is None:
             d_ff = 4 * d_model
         shapes = {"up": (num_experts, d_model, d_ff), "down": (num_experts, d_ff, d_model)}

@@ -31,11 +31,8 @@ def matching(params: object, patterns: Sequence[str]) -> Any:
     {'encoder': {'kernel': False, 'norm': True}, 'output': False}
 
     Raises:
-      TypeError: `patterns` is a string.
       ValueError: a pattern matches no parameter; the message lists the names.
     """
-    if isinstance(patterns, str):
-        raise TypeError(f"patterns must be a sequence, such as [{patterns!r}], got the string {patterns!r}")
     names = [parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in patterns:
         if not fnmatch.filter(names, pattern):
@@ -84,11 +81,7 @@ class LoRA(Pure[ModelT_co, ConfigT_co]):
         return self.base.axes | {ADAPTERS: self._adapters(lambda _, a, b: {"a": names(a), "b": names(b)})}
 
     def _adapters(self, make: Callable[[str, tuple[int, ...], tuple[int, ...]], Params]) -> Params:
-        """Returns ``make(name, shape of A, shape of B)`` for each target, under its path.
-
-        Raises:
-          ValueError: a target matches nothing, or only vectors.
-        """
+        """Returns ``make(name, shape of A, shape of B)`` for each target, under its path."""
         shapes, names = self.base.shapes, self.base.axes
         tree: Params = {}
         chosen = jax.tree_util.tree_leaves_with_path(matching(shapes, self.targets))
@@ -124,7 +117,7 @@ def lora(
 
     Raises:
       ValueError: `rank` is less than 1; when used, a target matches no parameter.
-      TypeError: `targets` is one string, or `net` has adapters already.
+      TypeError: `net` has adapters already.
 
     >>> from jaxformer import models, pure
     >>> net = pure(models.LanguageModel, models.LanguageModelConfig(20, d_model=8, num_heads=2, d_ff=16, num_layers=3))
@@ -135,8 +128,6 @@ def lora(
     >>> bool((adapted.apply(params, tokens) == net.apply(adapted.merged(params), tokens)).all())
     True
     """
-    if isinstance(targets, str):
-        raise TypeError(f"targets must be a sequence of patterns, such as [{targets!r}], got the string {targets!r}")
     if isinstance(net, LoRA):
         raise TypeError("net must be a network without adapters: give net.base, with the parameters of net.merged")
     if rank < 1:

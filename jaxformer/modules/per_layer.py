@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxformer.functional.dropout import fold_in_name
-from jaxformer.modules.attention_function import AttentionFunction, name_of
+from jaxformer.modules.attention_function import AttentionFunction
 from jaxformer.modules.pure import split_params
 
 
@@ -47,9 +46,7 @@ def per_layer(factory: Callable[[nnx.Rngs, int], AttentionFunction]) -> PerLayer
       factory: a function, or a class of modules; it returns a module or a function.
 
     Raises:
-      TypeError: the factory does not take two arguments.
-      ValueError: when the layers are made, two of them differ in their structure; the message names both and the first
-        difference.
+      ValueError: when the layers are made, two of them differ in their structure; the message names both.
 
     >>> from jaxformer import functional as F, models, pure
     >>> class Sharpened(nnx.Module):
@@ -67,14 +64,6 @@ def per_layer(factory: Callable[[nnx.Rngs, int], AttentionFunction]) -> PerLayer
     >>> net.apply(params, jnp.ones((1, 4), int)).shape
     (1, 4, 20)
     """
-    try:
-        inspect.signature(factory).bind(None, 0)
-    except TypeError as error:
-        raise TypeError(
-            f"per_layer must get a function factory(rngs, layer), got {name_of(factory)}: {error}"
-        ) from None
-    except ValueError:
-        return PerLayer(factory)  # it has no signature
     return PerLayer(factory)
 
 
@@ -112,11 +101,12 @@ def for_this_layer(attention: AttentionFunction, rngs: nnx.Rngs) -> AttentionFun
     keys = [fold_in_name(key, name) for key in stack.keys]
     made = [attention.factory(nnx.Rngs(key), i) for i, key in enumerate(keys)]
     for i, other in enumerate(made[1:], 1):
-        if difference := _difference(made[0], other):
+        if _structure(other) != _structure(made[0]):
             raise ValueError(
                 f"per_layer must make one structure for all layers, because a stack scans over them, but layers 0 and "
-                f"{i} differ: {difference}. A constant that differs by layer must be an array in an nnx.Variable (not "
-                "an nnx.Param), which is kept for each layer and not trained"
+                f"{i} differ in an attribute, or in the shape, dtype or kind of an array. A constant that differs by "
+                "layer must be an array in an nnx.Variable (not an nnx.Param), which is kept for each layer and not "
+                "trained"
             )
     if not isinstance(made[0], nnx.Module):
         return made[0]
@@ -125,40 +115,11 @@ def for_this_layer(attention: AttentionFunction, rngs: nnx.Rngs) -> AttentionFun
     return nnx.merge(split_params(made[0])[0], *jax.tree.map(lambda x: x[stack.layer], stacked))
 
 
-def _difference(one: object, other: object) -> str | None:
-    """Returns the first difference between the structures of two attentions as text, or None if they have one."""
-    if isinstance(one, nnx.Module) and isinstance(other, nnx.Module):
-        parts, others = _parts(one), _parts(other)
-        for path in parts | others:
-            if path not in parts or path not in others:
-                return f"only one has {path}"
-            if not _equal(parts[path], others[path]):
-                return f"{path} is {parts[path]} and {others[path]}"
-        return None if nnx.graphdef(one) == nnx.graphdef(other) else "their modules share different parts"
-    if isinstance(one, functools.partial) and isinstance(other, functools.partial):
-        for name in one.keywords | other.keywords:
-            values = [x.keywords.get(name) for x in (one, other)]
-            if not _equal(*values):
-                return f"{name} is {values[0]!r} and {values[1]!r}"
-        return None if one.args == other.args else f"the arguments {one.args!r} and {other.args!r}"
-    return None if _equal(one, other) else f"the functions {one!r} and {other!r} are not the same"
-
-
-def _equal(one: object, other: object) -> bool:
-    return one is other or bool(one == other)
-
-
-def _parts(module: nnx.Module) -> dict[str, object]:
-    """Returns the values of a module's attributes by path, and of variables and modules what their structure is."""
-    parts = {}
-    for path, node in nnx.iter_graph(module):
-        name = ".".join(map(str, path))
-        if any(str(x).startswith("_pytree__") for x in path):
-            continue
-        if isinstance(node, nnx.Variable):
-            value, axes = node[...], node.get_metadata().get("axes")
-            node = f"{type(node).__name__} {value.dtype}{list(value.shape)}" + (f" with axes {axes}" if axes else "")
-        elif isinstance(node, nnx.Module):
-            node = type(node).__name__
-        parts[name] = node
-    return parts
+def _structure(attention: AttentionFunction) -> object:
+    """Returns everything that must be equal in all layers: all but the values of arrays."""
+    if isinstance(attention, nnx.Module):
+        graph, state = nnx.split(attention)
+        return graph, jax.tree.map(lambda x: (x.shape, x.dtype), nnx.to_pure_dict(state))
+    if isinstance(attention, functools.partial):
+        return attention.func, attention.args, attention.keywords
+    return attention

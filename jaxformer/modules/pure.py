@@ -10,8 +10,6 @@ import dataclasses
 import functools
 import inspect
 import math
-import types
-import typing
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -58,7 +56,8 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
             shapes.
         """
         check_shapes(params, self.shapes, self.axes)
-        return nnx.merge(self._abstract.graph, params, self._abstract.constants)
+        abstract: _Abstract[ModelT_co] = _abstract(self)
+        return nnx.merge(abstract.graph, params, abstract.constants)
 
     def apply(self, params: Params, *args: object, **kwargs: object) -> Any:
         """Calls the model with these parameters: ``bind(params)(*args, **kwargs)``."""
@@ -67,7 +66,7 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     @property
     def shapes(self) -> Params:
         """The parameters' shapes and dtypes, as ``jax.ShapeDtypeStruct``."""
-        return self._abstract.shapes
+        return _abstract(self).shapes
 
     @property
     def num_parameters(self) -> int:
@@ -82,14 +81,10 @@ class Pure(Generic[ModelT_co, ConfigT_co]):
     @property
     def axes(self) -> Params:
         """The logical axis names of each parameter (see `jaxformer.axes`); "layers" comes first in a stack."""
-        return self._abstract.axes
+        return _abstract(self).axes
 
     def _split(self, key: jax.Array) -> tuple[nnx.GraphDef[ModelT_co], nnx.State, nnx.State]:
         return split_params(self.model(self.config, **dict(self.parts), rngs=nnx.Rngs(params=key)))
-
-    @property
-    def _abstract(self) -> _Abstract[ModelT_co]:
-        return _abstract(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,27 +98,21 @@ class _Abstract(Generic[ModelT_co]):
 @functools.lru_cache(maxsize=64)
 def _abstract(net: Pure[ModelT_co, Hashable]) -> _Abstract[ModelT_co]:
     """Returns the graph, shapes and axes of a model, cached for equal models because tracing takes 0.1 s."""
-    graphs: list[nnx.GraphDef[ModelT_co]] = []
-    names: list[Params] = []
-    has_constants: list[bool] = []
+    found: list[tuple[nnx.GraphDef[ModelT_co], Params, bool]] = []
 
     def build() -> Params:
         graph, state, constants = net._split(jax.random.key(0))
-        graphs.append(graph)
-        has_constants.append(bool(constants))
-        names.append(nnx.to_pure_dict(jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))))
+        names = jax.tree.map(_names, state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        found.append((graph, nnx.to_pure_dict(names), bool(constants)))
         return nnx.to_pure_dict(state)
 
     shapes = jax.eval_shape(build)
-    return _Abstract(graphs[0], shapes, names[0], _constants(net) if has_constants[0] else {})
+    graph, axes, has_constants = found[0]
+    return _Abstract(graph, shapes, axes, _constants(net) if has_constants else {})
 
 
 def _constants(net: Pure[Callable[..., object], Hashable]) -> Params:
-    """Returns the constants of a model as NumPy arrays; the compiler leaves out all operations of its parameters.
-
-    Raises:
-      ValueError: one depends on the key of the model.
-    """
+    """Returns the constants of a model as NumPy arrays; the compiler leaves out all operations of its parameters."""
     compute = jax.jit(lambda key: nnx.to_pure_dict(net._split(key)[2]))
     with jax.ensure_compile_time_eval():
         values, others = (jax.device_get(compute(jax.random.key(seed))) for seed in (0, 1))
@@ -152,9 +141,8 @@ def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -
         configurations and parts give equal results.
 
     Raises:
-      TypeError: the configuration is not an instance of the class in the model's annotation (if that is a dataclass);
-        the model takes no such keyword argument, a part is not hashable, or the model is a module instance instead of
-        its class; when used, the module holds state other than parameters.
+      TypeError: the model takes no such keyword argument, a part is not hashable, or the model is a module instance
+        instead of its class; when used, the module holds state other than parameters.
 
     >>> from jaxformer import functional, models
     >>> config = models.EncoderDecoderConfig(100, 100, d_model=16, num_heads=2, d_ff=32)
@@ -174,25 +162,7 @@ def pure(model: Callable[..., ModelT_co], config: ConfigT_co, /, **parts: Any) -
         raise TypeError(f"pure takes the class {name} and a configuration, not a {name} that has its parameters")
     if parts:
         _check_parts(model, parts)
-    _check_config(model, config)
     return Pure(model, config, parts=tuple(sorted(parts.items())))
-
-
-def _check_config(model: Callable[..., object], config: object) -> None:
-    """Checks the class of a configuration, where the model's annotation is a dataclass or several of them."""
-    # The signature of a module class is that of its metaclass.
-    function = model.__init__ if isinstance(model, type) else model
-    try:
-        parameters = [name for name in inspect.signature(function).parameters if name != "self"]
-        expected = typing.get_type_hints(function).get(parameters[0])
-    except (AttributeError, IndexError, NameError, TypeError, ValueError):  # annotations need not be evaluable
-        return
-    union = typing.get_origin(expected) in (typing.Union, types.UnionType)
-    classes: tuple[Any, ...] = typing.get_args(expected) if union else (expected,)
-    if not all(isinstance(x, type) and dataclasses.is_dataclass(x) for x in classes) or isinstance(config, classes):
-        return
-    names = " or ".join(x.__name__ for x in classes)
-    raise TypeError(f"{getattr(model, '__name__', model)} takes {names}, got {type(config).__name__}")
 
 
 def _check_parts(model: Callable[..., object], parts: Mapping[str, object]) -> None:
@@ -200,17 +170,11 @@ def _check_parts(model: Callable[..., object], parts: Mapping[str, object]) -> N
     name = getattr(model, "__name__", model)
     # The signature of a module class is that of its metaclass.
     function = functools.partial(model.__init__, None) if isinstance(model, type) else model
-    _, *keywords = inspect.signature(function).parameters.values()
-    known = [p.name for p in keywords if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "rngs"]
-    if not any(p.kind is p.VAR_KEYWORD for p in keywords):
-        for part in parts:
-            if part not in known:
-                raise TypeError(f"{name} takes no {part!r}; it takes {', '.join(known) or 'no part'}")
-    for part, value in parts.items():
-        try:
-            hash(value)
-        except TypeError as error:
-            raise TypeError(f"{part} of {name} must be hashable, so that the model is: {error}") from None
+    try:
+        inspect.signature(function).bind(None, rngs=None, **parts)
+        hash(tuple(parts.values()))
+    except TypeError as error:
+        raise TypeError(f"the parts of {name} must be hashable arguments of it: {error}") from None
 
 
 def check_shapes(params: object, expected: Params, axes: Params | None = None) -> None:
@@ -218,9 +182,6 @@ def check_shapes(params: object, expected: Params, axes: Params | None = None) -
 
     Args:
       axes: the names of dimensions, with which a table of the vocabulary may be its copies (`sharding.with_copies`).
-
-    Raises:
-      ValueError: a path or shape differs; the message shows the first difference.
     """
     got = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(params)}
     want = {jax.tree_util.keystr(path): x.shape for path, x in jax.tree_util.tree_leaves_with_path(expected)}
@@ -233,27 +194,12 @@ def check_shapes(params: object, expected: Params, axes: Params | None = None) -
             problem = f"has shape {got[path]}" if path in got else "is missing"
             raise ValueError(
                 f"these parameters do not belong to this model: params{path} {problem}, "
-                f"the model has {want.get(path, 'nothing')}{_other_form(params, expected)}"
+                f"the model has {want.get(path, 'nothing')}; parameters are a nested dict of the model's names"
             )
 
 
-def _other_form(params: object, expected: Params) -> str:
-    """Returns a hint about parameters that are not a dict of the names of the model, such as a state of Flax."""
-    if isinstance(params, nnx.State):
-        return "; nnx.to_pure_dict makes a dict of an nnx.State"
-    if not isinstance(params, dict):
-        return f"; parameters are a nested dict, got a {type(params).__name__}"
-    if params.keys().isdisjoint(expected):
-        return f"; the outermost names are {sorted(params)}, those of the model {sorted(expected)}"
-    return ""
-
-
 def split_params(module: ModuleT) -> tuple[nnx.GraphDef[ModuleT], nnx.State, nnx.State]:
-    """Returns the graph of a module, its parameters and its constants, which are of type ``nnx.Variable`` itself.
-
-    Raises:
-      TypeError: the module holds other state; the message lists its paths and types.
-    """
+    """Returns the graph of a module, its parameters and its constants, which are of type ``nnx.Variable`` itself."""
     is_constant = lambda path, x: getattr(x, "type", type(x)) is nnx.Variable
     graph, params, constants, others = nnx.split(module, nnx.Param, is_constant, ...)
     if refused := nnx.to_flat_state(others):

@@ -110,13 +110,7 @@ class Stack(nnx.Module, Generic[ModelT_co]):
     def __call__(
         self, x: Float[Array, "B T D"], *args: object, key: jax.Array | None = None, **shared: Any
     ) -> Float[Array, "B T D"]:
-        """Applies the blocks one after another; all receive `args` and `shared`, and `key` is split among them.
-
-        Raises:
-          TypeError: `capture` is given, which `run` takes.
-        """
-        if "capture" in shared:
-            raise TypeError("a stack returns only its result; run(..., capture=...) returns what is captured, too")
+        """Applies the blocks one after another; all receive `args` and `shared`, and `key` is split among them."""
         return self.run(x, *args, key=key, **shared)[0]
 
     def run(

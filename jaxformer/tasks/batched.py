@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -61,6 +62,13 @@ def in_order(results: Iterable[tuple[int, T]]) -> list[T]:
     ['a', 'b', 'c']
     """
     return [result for _, result in sorted(results, key=operator.itemgetter(0))]
+
+
+def check_texts(**sequences: object) -> None:
+    """Checks that sequences of texts are no single text, each of whose characters would be one."""
+    for name, texts in sequences.items():
+        if isinstance(texts, str):
+            raise TypeError(f"{name} must be a sequence of texts, got one text; write [text]")
 
 
 def padded(sequences: Sequence[Sequence[int] | np.ndarray], shape: tuple[int, int], pad: int) -> Tokens[np.ndarray]:
@@ -123,19 +131,21 @@ def concurrently(runs: Iterable[tuple[K, Callable[[], T]]], threads: int) -> Ite
     >>> [(key, int(result)) for key, result in concurrently(runs, threads=2)]
     [(0, 0), (1, 1), (2, 4)]
     """
-    if threads == 1:
-        for key, result in one_behind((key, run()) for key, run in runs):
-            yield key, jax.device_get(result)
-        return
     pool = concurrent.futures.ThreadPoolExecutor(threads)
+
+    def start(run: Callable[[], T]) -> Callable[[], T]:
+        if threads == 1:
+            return functools.partial(jax.device_get, run())
+        return pool.submit(lambda: jax.device_get(run())).result
+
     try:
-        waiting: collections.deque[tuple[K, concurrent.futures.Future[T]]] = collections.deque()
+        waiting: collections.deque[tuple[K, Callable[[], T]]] = collections.deque()
         for key, run in runs:
-            waiting.append((key, pool.submit(lambda run=run: jax.device_get(run()))))
+            waiting.append((key, start(run)))
             if len(waiting) > threads:
-                key, future = waiting.popleft()
-                yield key, future.result()
-        for key, future in waiting:
-            yield key, future.result()
+                key, result = waiting.popleft()
+                yield key, result()
+        for key, result in waiting:
+            yield key, result()
     finally:
         pool.shutdown(cancel_futures=True)

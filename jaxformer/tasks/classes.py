@@ -151,11 +151,7 @@ def save(run: pathlib.Path, names: Sequence[str]) -> None:
 
 
 def load(run: pathlib.Path) -> tuple[str, ...]:
-    """Reads the names of a run's classes.
-
-    Raises:
-      DataError: the file is missing or damaged.
-    """
+    """Reads the names of a run's classes."""
     path = run / FILE
     try:
         return tuple(map(str, json.loads(path.read_text(encoding="utf-8"))["classes"]))
@@ -235,11 +231,7 @@ def corpus_scores(
 
 
 def num_classes(setting: int, names: Sequence[str], smallest: int | tuple[int, ...]) -> int:
-    """Returns the number of classes that settings determine: `model.num_classes`, or that of the names in `data`.
-
-    Raises:
-      UnknownSizeError: only the data determine it; with the `smallest` size.
-    """
+    """Returns the number of classes that settings determine: `model.num_classes`, or that of the names in `data`."""
     if not setting and not names:
         message = "the number of classes is not known without the data: give --model.num_classes N"
         raise UnknownSizeError(message, smallest)

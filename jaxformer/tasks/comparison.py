@@ -16,8 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.evaluation import seeds
 from jaxformer.evaluation.seeds import Difference, Resampled, difference, half_width, interval
 from jaxformer.tasks import registry
-from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.runs import find_runs, how_compared, read_run, shared_translations
+from jaxformer.tasks.runs import Run, find_runs, how_compared, read_run, shared_translations
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import COMPLETE, ENDS
 
@@ -37,14 +36,18 @@ class Group:
 
     settings: Settings
     """Those in which it differs from other groups."""
-    runs: Mapping[int, pathlib.Path]
+    members: Mapping[int, Run]
     """The run of each seed, in order."""
+
+    @property
+    def runs(self) -> dict[int, pathlib.Path]:
+        """The run directory of each seed."""
+        return {seed: run.path for seed, run in self.members.items()}
 
     @property
     def row(self) -> Row:
         """The means of its results."""
-        found = {seed: results(path, registry.read_config(path)) for seed, path in self.runs.items()}
-        return summary([(self.settings, seed, each) for seed, each in found.items()])[0]
+        return summary([(self.settings, seed, results(run)) for seed, run in self.members.items()])[0]
 
 
 def groups(paths: Iterable[pathlib.Path]) -> list[Group]:
@@ -54,12 +57,12 @@ def groups(paths: Iterable[pathlib.Path]) -> list[Group]:
       ConfigError: there are no runs; or one is not complete, is of another task, or is the same training as another; or
         the data of a group differ.
     """
-    found: dict[str, dict[int, pathlib.Path]] = {}
+    found: dict[str, dict[int, Run]] = {}
     settings: dict[str, dict[str, Any]] = {}
     data: dict[str, object] = {}
     task = ""
-    for path in dict.fromkeys(run for each in paths for run in _runs(each)):
-        run, config = read_run(path), registry.read_config(path)
+    for run in {run.path: run for each in paths for run in _runs(each)}.values():
+        path, config = run.path, registry.read_config(run.path)
         if run.state not in COMPLETED:
             raise ConfigError(f"{path} is at step {run.step:,}, {run.state}: complete it, or leave it out")
         if run.task != (task := task or run.task):
@@ -68,10 +71,12 @@ def groups(paths: Iterable[pathlib.Path]) -> list[Group]:
         settings.setdefault(key := repr(own), own)
         its, corpora = found.setdefault(key, {}), run.provenance.get("data", {})
         if config.seed in its:
-            raise ConfigError(f"{its[config.seed]} and {path} are the same training, seed {config.seed}: leave one out")
+            other = its[config.seed].path
+            raise ConfigError(f"{other} and {path} are the same training, seed {config.seed}: leave one out")
         if data.setdefault(key, corpora) != corpora:
-            raise ConfigError(f"{next(iter(its.values()))} and {path} have the same settings, but other data")
-        its[config.seed] = path
+            other = next(iter(its.values())).path
+            raise ConfigError(f"{other} and {path} have the same settings, but other data")
+        its[config.seed] = run
     names = dict.fromkeys(name for own in settings.values() for name in own)
     differing = [name for name in names if len({repr(own.get(name)) for own in settings.values()}) > 1]
     return [
@@ -80,26 +85,21 @@ def groups(paths: Iterable[pathlib.Path]) -> list[Group]:
     ]
 
 
-def _runs(path: pathlib.Path) -> list[pathlib.Path]:
+def _runs(path: pathlib.Path) -> list[Run]:
     if (path / "config.json").exists():
-        return [path]
-    if not path.is_dir():
-        raise ConfigError(f"{path} is neither a run nor a folder of runs")
-    if found := [run.path for run in find_runs(path)]:
+        return [read_run(path)]
+    if found := find_runs(path):
         return found
-    raise ConfigError(f"no runs below {path}")
+    raise ConfigError(f"{path} is neither a run nor a folder of runs")
 
 
 def resampled(first: Group, second: Group) -> dict[str, Resampled]:
     """Returns the comparison over sentences and seeds on each set that all runs of two groups translated.
 
     Sets whose sources or references differ, and groups with other comparison settings, are not compared.
-
-    Raises:
-      ConfigError: a file of examples is damaged.
     """
-    runs = [read_run(path) for group in (first, second) for path in group.runs.values()]
-    paired, number = first.runs.keys() == second.runs.keys(), len(first.runs)
+    runs = [run for group in (first, second) for run in group.members.values()]
+    paired, number = first.members.keys() == second.members.keys(), len(first.members)
     return {
         name: seeds.resampled(texts[:number], texts[number:], references, paired=paired, **how_compared(runs[0]))
         for name, references, texts in shared_translations(runs)
@@ -111,10 +111,10 @@ def described(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def results(path: pathlib.Path, config: TaskConfig) -> dict[str, float]:
+def results(run: Run) -> dict[str, float]:
     """Returns the last and the lowest losses of a run, its best validation metrics, and its saved scores."""
-    found, log = dict(read_run(path).results), read_log(path / "log.jsonl")
-    for metric, is_higher_better in registry.task_of(config).metrics.items():
+    found, log = dict(run.results), read_log(run.path / "log.jsonl")
+    for metric, is_higher_better in registry.get(run.task).metrics.items():
         values = [entry[name] for entry in log if entry.get(name := f"validation_{metric}") is not None]
         if values:
             found[f"validation_{metric}"] = float((max if is_higher_better else min)(values))

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from jaxformer.config import LATER, PLACE, at_least, check_choices, check_numbers, check_saved
 from jaxformer.errors import ConfigError
+from jaxformer.files import local_path
 from jaxformer.reprs import as_html, brief
 from jaxformer.tasks import own_files
 from jaxformer.training.config import AdamConfig, MuonConfig, TrainConfig
@@ -71,14 +72,43 @@ class TuneConfig:
         return words(self.frozen)
 
 
-def check_length(name: str, length: int, limit: int | None) -> None:
-    """Checks that the positions of a model are enough for the longest texts of its training.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataFolders:
+    """The folders of a task's data; its `DataConfig` adds the rest."""
 
-    Raises:
-      ConfigError: they are too few.
-    """
+    directory: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
+    cache: str = dataclasses.field(default="", metadata=PLACE)
+    """The folder for tokenized texts and decoded images, named by hash; by default `data` in the user's cache
+    (JAXFORMER_CACHE)."""
+
+    _repr_html_ = as_html
+
+    def __post_init__(self) -> None:
+        local_path(self.cache)
+
+
+def check_length(name: str, length: int, limit: int | None) -> None:
+    """Checks that the positions of a model are enough for the longest texts of its training."""
     if limit is not None and length > limit:
         raise ConfigError(f"{name} is {length}, but model.max_positions is {limit}")
+
+
+def check_equal(run: str, what: str, there: Mapping[str, object], here: Mapping[str, object]) -> None:
+    """Checks that settings, by their dotted names, are those of the run that training starts from."""
+    different = [name for name, value in there.items() if here.get(name) != value]
+    if different:
+        old = {name: _as_option(there[name]) for name in different}
+        new = {name: _as_option(here[name]) for name in different if name in here}
+        words = ", ".join(f"{name} is {old[name]} in that run and {new[name]} in these settings" for name in new)
+        options = " ".join(f"--{name} {value}" for name, value in old.items())
+        raise ConfigError(f"init_from {run} has another {what}: {words}; add {options}")
+
+
+def _as_option(value: object) -> str:
+    if value is None:
+        return "none"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -91,12 +121,14 @@ def split_classes(text: str) -> tuple[str, ...]:
     return words(unicodedata.normalize("NFC", text))
 
 
-def check_classes(setting: str) -> None:
-    """Checks the setting `classes`.
+def check_pair(columns: tuple[int, ...]) -> None:
+    """Checks that the columns of a table are two."""
+    if len(columns) != 2 or min(columns) < 0 or columns[0] == columns[1]:
+        raise ConfigError(f"columns must be two different numbers from 0, got {columns}")
 
-    Raises:
-      ConfigError: the setting names only one class, or a class twice.
-    """
+
+def check_classes(setting: str) -> None:
+    """Checks the setting `classes`."""
     names = split_classes(setting)
     if len(names) != len(set(names)) or len(names) == 1:
         raise ConfigError(f"classes must be two or more different names, got {setting!r}")
@@ -261,16 +293,14 @@ class GenerationConfig:
         Raises:
           ConfigError: `n_best` is below 1, or above the number that the search finds.
         """
-        finder, most, limit = self.finder, math.inf, ""
+        number, limit = n_best, ""
         if isinstance(self.search, MinimumRisk):
-            most, limit = self.search.num_candidates, f" and at most num_candidates = {self.search.num_candidates}"
-        elif isinstance(finder, Beam):
-            most, limit = finder.beam_size, f" and at most beam_size = {finder.beam_size}"
-        if not 1 <= n_best <= most:
+            number, limit = self.search.num_candidates, f" and at most num_candidates = {self.search.num_candidates}"
+        elif isinstance(self.finder, Beam):
+            number, limit = self.finder.beam_size, f" and at most beam_size = {self.finder.beam_size}"
+        if not 1 <= n_best <= number:
             raise ConfigError(f"n_best must be at least 1{limit}, got {n_best}")
-        if isinstance(finder, Beam):
-            return finder.beam_size
-        return self.search.num_candidates if isinstance(self.search, MinimumRisk) else n_best
+        return self.finder.beam_size if isinstance(self.finder, Beam) else number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -355,25 +385,13 @@ class TaskConfig:
         return self
 
     def check(self) -> None:
-        """Checks that settings are compatible with each other, before anything is read.
-
-        Raises:
-          ConfigError: two settings contradict each other; the message names both.
-        """
+        """Checks that settings are compatible with each other, before anything is read."""
 
     def check_resumed(self, saved: Self, done: int) -> None:
-        """Checks that a run with the configuration `saved` can go on with this one after `done` steps.
-
-        Raises:
-          ConfigError: a completed step would have been another one.
-        """
+        """Checks that a run with the configuration `saved` can go on with this one after `done` steps."""
 
     def check_init(self, source: TaskConfig) -> None:
-        """Checks that settings are compatible with the run that `init_from` names, before anything is read.
-
-        Raises:
-          ConfigError: this run cannot start from that one.
-        """
+        """Checks that settings are compatible with the run that `init_from` names, before anything is read."""
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -137,9 +137,6 @@ class TextPredictor:
           is_open, ends: see `Options`.
           prepare: a function that the program applies to the inputs before the model encodes them.
           trace: see `decoding.beam_search`; the search is then not compiled as a whole.
-
-        Raises:
-          ConfigError: there are too many hypotheses of an input.
         """
         if self.placement is not None:
             here = self.placement.rows_here(len(batch.numbers))

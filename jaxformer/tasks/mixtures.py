@@ -18,11 +18,7 @@ from jaxformer.tasks.base import CorpusScores
 
 
 def check_different(fingerprints: Mapping[str, str]) -> None:
-    """Checks the hashes of corpora by name.
-
-    Raises:
-      DataError: two corpora are equal.
-    """
+    """Checks the hashes of corpora by name."""
     seen: dict[str, str] = {}
     for name, fingerprint in fingerprints.items():
         if fingerprint in seen:

@@ -104,17 +104,16 @@ def load(text: str, run: pathlib.Path | None = None) -> Own:
             f"{path} has changed: its hash is {digest}, that of the run's attention is {known}; "
             f"--attention {path}:{reference.name} accepts the file as it is now"
         )
-    full = _of_file(path, reference.name, source, None)
-    if full.text not in _loaded:
-        attention = _run(path, source, reference.name, digest)
-        _loaded[full.text] = dataclasses.replace(full, attention=attention)
-    return _loaded[full.text]
+    text = f"{path}:{reference.name}@{digest}"
+    if text not in _loaded:
+        _loaded[text] = _of_file(path, reference.name, source, _run(path, source, reference.name, digest))
+    return _loaded[text]
 
 
-def _of_file(path: pathlib.Path, name: str, source: bytes, attention: AttentionFunction | None) -> Own:
+def _of_file(path: pathlib.Path, name: str, source: bytes, attention: AttentionFunction) -> Own:
     sha256 = hashlib.sha256(source).hexdigest()
     record = {"path": str(path), "name": name, "sha256": sha256, "text": source.decode(errors="replace")}
-    return Own(f"{path}:{name}@{sha256[:DIGITS]}", cast(AttentionFunction, attention), record)
+    return Own(f"{path}:{name}@{sha256[:DIGITS]}", attention, record)
 
 
 def write_record(run: pathlib.Path, own: Own) -> None:
@@ -163,12 +162,6 @@ def _described(attention: AttentionFunction) -> Own:
     return Own(f"{PYTHON}{name}", attention, {"path": None, "name": name, "sha256": None, "text": text})
 
 
-MakeNetwork = Callable[[AttentionFunction], AnyNetwork]
-"""Makes a network with an attention function."""
-Trace = Callable[[AnyNetwork], object]
-"""Traces the loss of a network."""
-
-
 class _Reached(Exception):
     """A model calls its attention function."""
 
@@ -178,14 +171,6 @@ def probe(query: object, key: object, value: object, **options: object) -> NoRet
     raise _Reached
 
 
-def _reaches(make: MakeNetwork, trace: Trace) -> bool:
-    try:
-        trace(make(probe))
-    except _Reached:
-        return True
-    return False
-
-
 def _check_steps(net: Pure, params: Params) -> None:
     """Checks that a model which decodes can do so with this attention: a search would refuse it after training."""
     decoder = getattr(net.bind(params), "decoder", None)
@@ -193,7 +178,11 @@ def _check_steps(net: Pure, params: Params) -> None:
         decoder.stack.blocks(decoder.stack.unstacked())[0].check_steps()
 
 
-def checked(make: MakeNetwork, attention: AttentionFunction, trace: Trace) -> AnyNetwork:
+def checked(
+    make: Callable[[AttentionFunction], AnyNetwork],
+    attention: AttentionFunction,
+    trace: Callable[[AnyNetwork], object],
+) -> AnyNetwork:
     """Returns the network with a user's attention, whose loss is traced, so that its errors are raised now.
 
     Args:
@@ -204,7 +193,8 @@ def checked(make: MakeNetwork, attention: AttentionFunction, trace: Trace) -> An
       ConfigError: the model calls no attention function; or this one raises an error, lacks an argument, or cannot
         be used in cached steps.
     """
-    if not _reaches(make, trace):
+    with contextlib.suppress(_Reached):
+        trace(make(probe))
         raise ConfigError("attention: this model has no attention function, so it takes none; leave it out")
     try:
         network = make(attention)

@@ -49,11 +49,7 @@ class Reference:
 
 
 def parse(text: str) -> Reference:
-    """Returns the parts of a setting.
-
-    Raises:
-      ConfigError: it is no ``FILE.py:NAME``.
-    """
+    """Returns the parts of a setting."""
     if text.startswith(PYTHON) and len(text) > len(PYTHON):
         return Reference(None, text.removeprefix(PYTHON), "")
     match = _TEXT.fullmatch(text)
@@ -73,11 +69,7 @@ def are_same(text: str, other: str) -> bool:
 
 
 def check_saved(text: str, folder: pathlib.Path) -> None:
-    """Checks the setting in a saved config.json, which may be someone else's: it says what to run, and with which hash.
-
-    Raises:
-      ConfigError: it has no digest or a relative path, or names a file in the folder of that config.json.
-    """
+    """Checks the setting in a saved config.json, which may be someone else's: it says what to run, and its hash."""
     reference = parse(text)
     if reference.path is None:
         return
@@ -87,11 +79,7 @@ def check_saved(text: str, folder: pathlib.Path) -> None:
 
 
 def replaced(config: ConfigT, text: str | None, run: pathlib.Path) -> ConfigT:
-    """Returns the configuration of a run with another attention, a text; None changes nothing.
-
-    Raises:
-      ConfigError: the run has the library's attention, or the text is wrong.
-    """
+    """Returns the configuration of a run with another attention, a text; None changes nothing."""
     if text is None:
         return config
     parse(text)
@@ -101,11 +89,7 @@ def replaced(config: ConfigT, text: str | None, run: pathlib.Path) -> ConfigT:
 
 
 def check_outside(path: pathlib.Path, run: pathlib.Path) -> None:
-    """Checks that a file is neither in this directory nor in that of any run, which may come from someone else.
-
-    Raises:
-      ConfigError: it is.
-    """
+    """Checks that a file is neither in this directory nor in that of any run, which may come from someone else."""
     folders = (*path.absolute().parents, *path.resolve().parents)
     if inside := [folder for folder in folders if folder in (run.absolute(), run.resolve()) or _is_run(folder)]:
         raise ConfigError(f"{path} is in the run {inside[0]}, from which no code is run; move the file elsewhere")
@@ -145,11 +129,7 @@ def run(path: pathlib.Path, source: bytes, *, name: str) -> types.ModuleType:
 
 
 def read(path: pathlib.Path, *, what: str) -> bytes:
-    """Returns the contents of a file.
-
-    Raises:
-      ConfigError: there is no such file, or it cannot be read.
-    """
+    """Returns the contents of a file."""
     if not path.is_file():
         raise ConfigError(f"no {what} {path}")
     try:

@@ -95,11 +95,7 @@ def planned_setup(config: TaskConfig, mesh: Mesh) -> TrainingSetup:
 
 
 def workload(config: TaskConfig, mesh: Mesh, *, shape: RowsAndLength | None = None) -> Workload:
-    """Lowers the training step of a configuration for the devices of a mesh, which need not exist on this machine.
-
-    Raises:
-      ConfigError: the model cannot take a batch of this shape, such as one that is longer than its positions.
-    """
+    """Lowers the training step of a configuration for the devices of a mesh, which need not exist on this machine."""
     setup = planned_setup(config, mesh)
     num_rows, length = shape or setup.network.largest_batch
     try:
@@ -115,16 +111,13 @@ def remedies(config: TaskConfig, result: Forecast, *, shape: RowsAndLength | Non
     """Returns changes that would make the step fit, as options of the command line with their arithmetic."""
     network = _network(config)
     num_rows, length = shape or network.largest_batch
-
-    def smaller_batch(rows: int) -> str:
-        return f"--batch {rows}x{length}" if shape else _batch_option(config, rows, length)
-
+    option = lambda rows: f"--batch {rows}x{length}" if shape else _batch_option(config, rows, length)
     return remedies_of(
         result,
         num_rows=num_rows,
         num_microbatches=config.train.num_microbatches,
         remat=getattr(network.net.config, "remat", True),
-        smaller_batch=smaller_batch,
+        smaller_batch=option,
     )
 
 

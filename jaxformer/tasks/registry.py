@@ -66,32 +66,22 @@ AnyTask: TypeAlias = "Task[Any, Any, Any]"
 
 
 def get(name: str) -> AnyTask:
-    """Returns the task of this name.
-
-    Raises:
-      ConfigError: there is no such task, or it or its configuration has the name of another one.
-    """
+    """Returns the task of this name."""
     _add_installed(name)
     if name not in TASKS:
         own = "your own is found by an entry point of the group jaxformer.tasks, or a line in registry.TASKS"
         raise ConfigError(f"unknown task {name!r}{did_you_mean(name, TASKS)}; {own}")
     task = importlib.import_module(TASKS[name]).TASK
     if task.name != name:
-        config = task.config.__name__
         raise ConfigError(
-            f"the task {name!r} of {TASKS[name]} takes a {config}, whose task is {task.name!r}, which would be "
-            f"trained; give it its own configuration, config=MyConfig, where MyConfig({config}) has the line "
-            f'task = "{name}"'
+            f"the task {name!r} of {TASKS[name]} takes a {task.config.__name__}, whose task is {task.name!r}, which "
+            f'would be trained; give it its own configuration, a subclass with the line task = "{name}"'
         )
     return task
 
 
 def config_class(name: str) -> type[TaskConfig]:
-    """Returns the configuration class of a task; a built-in task itself is not imported.
-
-    Raises:
-      ConfigError: there is no such task.
-    """
+    """Returns the configuration class of a task; a built-in task itself is not imported."""
     if name in CONFIGS:
         return getattr(importlib.import_module(f"jaxformer.tasks.{name}.config"), CONFIGS[name])
     return get(name).config
@@ -105,25 +95,16 @@ def _add_installed(name: str) -> None:
 
 
 def task_of(config: TaskConfig) -> AnyTask:
-    """Returns the task of a configuration.
-
-    Raises:
-      ConfigError: `config` does not belong to a task.
-    """
-    task = get(type(config).task) if type(config).task else None
-    if task is None:
+    """Returns the task of a configuration."""
+    if not type(config).task:
         raise ConfigError(f"{type(config).__name__} is not the configuration of a task in registry.TASKS")
-    if not isinstance(config, task.config):
+    task = get(type(config).task)
+    if type(config) is not task.config:
         got, expected = (f"{kind.__module__}.{kind.__qualname__}" for kind in (type(config), task.config))
         raise ConfigError(
-            f"the task {type(config).task!r} takes a {expected}, got a {got}; a configuration in the file of a task is "
-            "named by the module of the task, such as my_package.my_task:tiny, not by the path of the file"
-        )
-    if type(config) is not task.config:
-        got, expected = type(config).__name__, task.config.__name__
-        raise ConfigError(
-            f"{got} is a subclass of {expected}, whose task {type(config).task!r} would be trained; for a task of your "
-            f'own, give {got} the line task = "my_task", and otherwise use {expected} itself'
+            f"the task {task.name!r} takes a {expected}, got a {got}; for a task of your own, give "
+            f'{type(config).__name__} the line task = "my_task", and name it by the module of the task, such as '
+            "my_package.my_task:tiny, not by the path of the file"
         )
     return task
 
@@ -286,7 +267,7 @@ def _functions(file: pathlib.Path) -> list[tuple[str, str]]:
             num_required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
             returned = "Config" if node.returns is None else ast.unparse(node.returns).strip("'\"")
             if num_required == 0 and None not in node.args.kw_defaults and returned.endswith("Config"):
-                entries.append((node.name, ((ast.get_docstring(node) or "").splitlines() or [""])[0]))
+                entries.append((node.name, (ast.get_docstring(node) or "").partition("\n")[0]))
     return entries
 
 
@@ -306,31 +287,19 @@ def _load_file(path: pathlib.Path) -> types.ModuleType:
 
 
 def _call(module: types.ModuleType, function: str, reference: str) -> TaskConfig:
-    public = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, types.FunctionType) and _is_config(module, name, value)
-    }
-    if not function:
-        if len(public) != 1:
-            raise ConfigError(
-                f"{reference} holds {', '.join(public) or 'no function'}; choose one with {reference}:NAME"
-            )
-        function = next(iter(public))
-    value = getattr(module, function, None)
-    if isinstance(value, types.FunctionType) and (needed := _required(value)):
-        raise ConfigError(f"{reference}: {function} needs {', '.join(needed)}; a configuration takes no arguments")
+    functions = {name: x for name, x in vars(module).items() if isinstance(x, types.FunctionType) and name[0] != "_"}
+    public = [name for name, x in functions.items() if x.__module__ == module.__name__ and not _required(x)]
+    if not function and len(public) != 1:
+        raise ConfigError(f"{reference} holds {', '.join(public) or 'no function'}; choose one with {reference}:NAME")
+    function = function or public[0]
     if function not in public:
+        if function in functions and (needed := _required(functions[function])):
+            raise ConfigError(f"{reference}: {function} needs {', '.join(needed)}; a configuration takes no arguments")
         raise ConfigError(f"{reference}: no function {function!r}{did_you_mean(function, public)}")
-    config = public[function]()
+    config = functions[function]()
     if not isinstance(config, TaskConfig):
         raise ConfigError(f"{reference} returned {type(config).__name__}, which is not the configuration of a task")
     return config
-
-
-def _is_config(module: types.ModuleType, name: str, function: types.FunctionType) -> bool:
-    """Returns True if the module itself defines this public function, and it can be called without arguments."""
-    return function.__module__ == module.__name__ and not name.startswith("_") and not _required(function)
 
 
 def _required(function: types.FunctionType) -> list[str]:

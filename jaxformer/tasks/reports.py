@@ -61,12 +61,11 @@ def check_comparable(run: pathlib.Path, other: pathlib.Path) -> None:
     if a.task != b.task:
         raise ConfigError(f"{other} is a run of {b.task}, but {run} is one of {a.task}")
     if a.task == "translation":
-        how, others = (how_compared(read_run(path)) for path in (run, other))
-        for name, value in how.items():
-            if others[name] != value:
-                raise ConfigError(
-                    f"{other} is scored differently: its {name} is {others[name]!r}, here it is {value!r}"
-                )
+        ours, theirs = (how_compared(read_run(path)) for path in (run, other))
+        for name, value in ours.items():
+            if theirs[name] != value:
+                its = f"its {name} is {theirs[name]!r}, here it is {value!r}"
+                raise ConfigError(f"{other} is scored differently: {its}")
     ours, theirs = (registry.task_of(config).vocabulary(path) for config, path in ((a, run), (b, other)))
     classes = [getattr(x, "classes", getattr(x, "names", None)) for x in (ours, theirs)]
     if classes[0] != classes[1]:
@@ -90,9 +89,6 @@ def report(
     Args:
       commands: function from the name of a corpus to the command that shows the attention of its examples.
       other: the scores of the run to compare with.
-
-    Raises:
-      ConfigError: the other run was scored on other examples.
     """
     corpora, examples, ranked_by = [], [], ""
     for number, (name, scores) in enumerate(scored.scores.items()):
@@ -143,11 +139,11 @@ def curves(log: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]
     found: dict[str, list[tuple[int, float]]] = {"training loss" + ", smoothed" * smoothed: []}
     for entry in log:
         for key, value in entry.items():
-            name = (
-                next(iter(found)) if key == "loss" else key.replace("_", " ") if key.startswith("validation_") else ""
-            )
-            if name and isinstance(value, int | float) and math.isfinite(value):
-                found.setdefault(name, []).append((entry["step"], float(value)))
+            if isinstance(value, int | float) and math.isfinite(value):
+                if key == "loss":
+                    next(iter(found.values())).append((entry["step"], float(value)))
+                elif key.startswith("validation_"):
+                    found.setdefault(key.replace("_", " "), []).append((entry["step"], float(value)))
     return {name: _thinned(points) for name, points in found.items() if points}
 
 
@@ -180,34 +176,25 @@ def _lengths(rows: Rows) -> tuple[str, np.ndarray | None]:
             return "", None
         texts.append(given if isinstance(given, str) else given[0] if "references" in row else " ".join(given))  # pyright: ignore
     whole = " ".join(texts)
-    if not texts or not whole.strip():
+    if not whole.strip():
         return "", None
-    is_spaced = len(whole.split()) * 20 > len(whole)
-    return (
-        ("words", np.array([len(x.split()) for x in texts]))
-        if is_spaced
-        else ("characters", np.array([*map(len, texts)]))
-    )
+    if len(whole.split()) * 20 > len(whole):
+        return "words", np.array([len(x.split()) for x in texts])
+    return "characters", np.array([*map(len, texts)])
 
 
 def _by_length(scores: Sequence[Score], lengths: np.ndarray | None) -> list[LengthRow]:
     """Returns the scores of ranges of lengths with about as many examples each."""
-    sampled = [
-        score
-        for score in scores
-        if score.sample and lengths is not None and len(score.sample.statistics) == len(lengths)
-    ]
-    if lengths is None or not sampled:
+    if lengths is None:
+        return []
+    sampled = [(x, x.sample) for x in scores if x.sample and len(x.sample.statistics) == len(lengths)]
+    if not sampled:
         return []
     lasts = np.unique(np.quantile(lengths, np.arange(1, NUM_BINS + 1) / NUM_BINS, method="inverted_cdf"))
     found, first = [], int(lengths.min())
     for last in map(int, lasts):
         chosen = np.flatnonzero((lengths >= first) & (lengths <= last))
-        rows = [
-            ScoreRow(x.name, x.sample.score(chosen), interval(x.sample, chosen), x.decimals)
-            for x in sampled
-            if x.sample
-        ]
+        rows = [ScoreRow(x.name, own.score(chosen), interval(own, chosen), x.decimals) for x, own in sampled]
         found.append(LengthRow(first, last, len(chosen), rows))
         first = last + 1
     return found

@@ -65,24 +65,18 @@ def load(
     return predictor(run, config, checkpoint=str(checkpoint), mesh=mesh, attention=attention)
 
 
-def predictor(
-    run: pathlib.Path,
-    config: TaskConfig,
-    *,
-    checkpoint: str = "best",
-    mesh: str = "",
-    attention: AttentionFunction | str | None = None,
-) -> Predictor:
+def predictor(run: pathlib.Path, config: TaskConfig, **options: Any) -> Predictor:
     """Returns the predictor of a run with a configuration that may differ from the saved one in `decode` only.
 
-    Its attention may differ too; see `load`.
+    Args:
+      options: see `any_predictor`.
     """
     if rundir.encoder_family(run):
         raise ConfigError(
             f"{run} was converted from an encoder without a head, which predicts nothing: train a classifier with "
             f"--init-from {run}"
         )
-    return any_predictor(run, config, checkpoint=checkpoint, mesh=mesh, attention=attention)
+    return any_predictor(run, config, **options)
 
 
 def any_predictor(
@@ -93,7 +87,10 @@ def any_predictor(
     mesh: str = "",
     attention: AttentionFunction | str | None = None,
 ) -> Any:
-    """Returns the predictor of a run, see `predictor`, or that of an encoder with a head that was never trained."""
+    """Returns the `predictor` of a run, or that of an encoder with a head that was never trained.
+
+    For the options, see `load`.
+    """
     config, own = own_attention.settle(config, run, attention, saved=config)
     task = registry.task_of(config)
     vocabulary = task.vocabulary(run)
@@ -122,8 +119,7 @@ def average(run: Path, *, last: int = 5, mesh: str = "", attention: AttentionFun
         raise ConfigError(f"last must be at least 1, got {last}")
     saved = registry.read_config(run := local_path(run))
     config, own = own_attention.settle(saved, run, attention, saved=saved)
-    task, placement = registry.task_of(config), Placement(sharding.mesh(mesh))
-    setup = make_training_setup(task, config, task.vocabulary(run).vocab_size, placement, own and own.attention)
+    setup = run_setup(run, config, mesh, own and own.attention)
     chosen = lambda saved: saved.steps()[-min(last, config.train.keep_last) :]
     target = parameters_alone(setup.abstract_state())
     steps, params = read_steps(run, None, chosen, lambda saved, steps: saved.average(target, steps))
@@ -138,13 +134,18 @@ def load_params(
     run: pathlib.Path, checkpoint: str, mesh: str, attention: AttentionFunction | None = None
 ) -> tuple[Params, tuple[int, ...]]:
     """Returns the parameters of a run, adapters merged into them, and their steps; see `make_training_setup`."""
-    config = registry.read_config(run)
-    task = registry.task_of(config)
-    size = task.vocabulary(run).vocab_size
-    setup = make_training_setup(task, config, size, Placement(sharding.mesh(mesh)), attention)
+    setup = run_setup(run, registry.read_config(run), mesh, attention)
     params, steps = restore_params(run, setup, checkpoint)
     net = setup.network.net
     return net.merged(params) if isinstance(net, LoRA) else params, steps
+
+
+def run_setup(
+    run: pathlib.Path, config: TaskConfig, mesh: str = "", attention: AttentionFunction | None = None
+) -> TrainingSetup[Any, Any]:
+    """Returns the training setup of a run with its own vocabulary."""
+    task = registry.task_of(config)
+    return make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(mesh)), attention)
 
 
 def restore_params(run: pathlib.Path, setup: TrainingSetup, checkpoint: str) -> tuple[Params, tuple[int, ...]]:
@@ -208,23 +209,14 @@ def _report_nonfinite(run: pathlib.Path, params: Params) -> None:
 
 
 def check(run: pathlib.Path, checkpoint: str) -> None:
-    """Checks that a run has a checkpoint of this name.
-
-    Raises:
-      ConfigError: there is no such checkpoint.
-      CheckpointError: there is no checkpoint yet.
-    """
+    """Checks that a run has a checkpoint of this name; see `choose_step` for the errors."""
     if _of_parameters(run, checkpoint) is None:
         with open_checkpoints(run) as saved:
             choose_step(saved, checkpoint)
 
 
 def _of_parameters(run: pathlib.Path, checkpoint: str) -> pathlib.Path | None:
-    """Returns the folder of this checkpoint if it holds parameters and no optimizer, else None.
-
-    Raises:
-      ConfigError: there is no such checkpoint.
-    """
+    """Returns the folder of this checkpoint if it holds parameters and no optimizer, else None."""
     if rundir.is_pretrained(run):
         if checkpoint not in ("best", "last"):
             raise ConfigError(f"no checkpoint {checkpoint!r}: {_converted(run)}; leave out the checkpoint")

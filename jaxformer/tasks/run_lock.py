@@ -27,14 +27,11 @@ def held(out: pathlib.Path) -> Iterator[None]:
       ConfigError: another process holds the lock, the directory cannot be written, or a file in it is a link.
       OSError: the disk is full or broken.
     """
-    problem: OSError | ConfigError | None = None
+    here = contextlib.nullcontext()
+    if processes.is_first():
+        here = _held_here(out)
     with contextlib.ExitStack() as stack:
-        if processes.is_first():
-            try:
-                stack.enter_context(_held_here(out))
-            except (OSError, ConfigError) as error:
-                problem = error
-        processes.raise_together(problem, f"process 0 cannot use {out}: see its message")
+        processes.in_all(lambda: stack.enter_context(here), f"process 0 cannot use {out}: see its message")
         yield
 
 

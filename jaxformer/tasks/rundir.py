@@ -93,7 +93,8 @@ def holds_run(out: pathlib.Path) -> bool:
             return log.exists() and log.stat().st_size > 0
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file; a run is a directory")
-        if out.exists() and any(not _is_leftover(path) for path in out.iterdir()):
+        # A killed process may leave behind what a run creates before its config.json.
+        if out.exists() and any(x.name != LOCK and not x.name.startswith(TEMPORARY) for x in out.iterdir()):
             raise ConfigError(f"{out} is not empty and holds no config.json; choose another directory")
     except OSError as error:
         raise ConfigError(f"cannot look into {out}: {error.strerror}; choose another directory") from error
@@ -116,27 +117,14 @@ def encoder_family(run: pathlib.Path) -> str:
 
 
 def check_trained(run: pathlib.Path) -> None:
-    """Checks that a run was made by training, so that it has data.
-
-    Raises:
-      ConfigError: `jaxformer convert` or `jaxformer trim` made it.
-    """
+    """Checks that a run was made by training, so that it has data."""
     if is_pretrained(run):
         what = kind_of_pretrained(run)
         raise ConfigError(f"{run} is {what}, which has no data of its own; `jaxformer score` scores a text")
 
 
-def _is_leftover(path: pathlib.Path) -> bool:
-    """Returns True for files that a run creates before its config.json and that a killed process may leave behind."""
-    return path.name == LOCK or path.name.startswith(TEMPORARY)
-
-
 def check_config(out: pathlib.Path, saved: TaskConfig, config: TaskConfig) -> None:
-    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`.
-
-    Raises:
-      ConfigError: the configurations differ; the message has the first difference.
-    """
+    """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`."""
     if type(saved) is not type(config) or lasting(saved) != lasting(config):
         text = difference(lasting(saved), lasting(config))
         raise ConfigError(f"{out} holds a run of another configuration: {text}")
@@ -147,10 +135,6 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
     Args:
       hashes: those of the parts to check, by the names of the parts.
-
-    Raises:
-      ConfigError: it was trained on other data, for which its parameters and the order of its batches are wrong; or
-        provenance.json cannot be read.
     """
     known = read_optional_json(out / "provenance.json").get("data", hashes)
     saved = {part: known[part] for part in hashes if part in known}
@@ -159,11 +143,7 @@ def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:
 
 
 def check_vocabulary(out: pathlib.Path, fingerprint: str) -> None:
-    """Checks, by its hash, that a run still has the vocabulary with which its parameters were trained.
-
-    Raises:
-      ConfigError: it has another one, for example one that was retrained instead of copied from `init_from`.
-    """
+    """Checks, by its hash, that a run still has the vocabulary with which its parameters were trained."""
     saved = read_optional_json(out / "provenance.json").get("tokenizer", fingerprint)
     if saved != fingerprint:
         raise ConfigError(f"{out} has another vocabulary than in training, by its hash: was {saved}, now {fingerprint}")
@@ -194,19 +174,13 @@ def write_config(out: pathlib.Path, task: str, config: TaskConfig) -> None:
     write_text(out / "config.json", f"{text}\n")
 
 
-def config_bytes(out: pathlib.Path) -> bytes | None:
-    """Returns the contents of config.json, which may be the user's own; None if there is no such file."""
-    path = out / "config.json"
-    return path.read_bytes() if path.exists() else None
-
-
 def release(out: pathlib.Path, vocabulary_files: Iterable[str], earlier: bytes | None = None) -> None:
     """Removes what `claim`, the preparation of data and a first step that failed left in `out`, unless one succeeded.
 
     `run_lock` removes the folder itself.
 
     Args:
-      earlier: the contents of config.json before `claim`, which it has again.
+      earlier: the contents of config.json before `claim`, perhaps the user's own, which it has again.
     """
     if holds_run(out):
         return

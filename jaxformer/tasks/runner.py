@@ -76,7 +76,9 @@ def train(
     task, placement = registry.task_of(config), Placement(sharding.mesh(config.mesh))
     # All settings are checked before `out` is claimed, so that a mistake leaves no files.
     training.make_schedule(config.optimizer, steps=config.train.steps)
-    _check_metric(task, config.train.metric)
+    metric, metrics = config.train.metric, ("loss", *task.metrics)
+    if metric not in metrics:
+        raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, metrics)}")
     if tracked := config.train.log_to:
         lazy.require(tracked, what=f"train.log_to {tracked} needs", extra=tracked)
     if profile:
@@ -111,7 +113,11 @@ class _Start:
     def train(self) -> training.Result:
         """Checks that the run directory fits, claims a new one, and trains."""
         task, config, out = self.task, self.config, self.out
-        saved, earlier = registry.read_config(out) if rundir.holds_run(out) else None, rundir.config_bytes(out)
+        saved, earlier = None, None
+        if (out / "config.json").exists():
+            earlier = (out / "config.json").read_bytes()
+        if rundir.holds_run(out):
+            saved = registry.read_config(out)
         if config.init_from and saved is None:
             _check_init(config)
         if saved is not None:
@@ -143,7 +149,11 @@ class _Start:
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, self.placement, own)
         timeout = training.save_timeout(abstract := setup.abstract_state())  # refuses a mesh that does not fit
         _report_shapes(config, data, self.placement, say)
-        name = _fingerprint(config, corpus, data) if saved is None else rundir.run_fingerprint(out)
+        facts = {"config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
+        if saved is None:  # what a run is trained with, by which its checkpoints differ from those of other runs
+            name = short_digest([json.dumps({**corpus.fingerprints, **facts}, sort_keys=True)])
+        else:
+            name = rundir.run_fingerprint(out)
         options = {"keep_last": config.train.keep_last, "timeout": timeout, "fingerprint": name}
         with training.Checkpoints(out / "checkpoints", **options) as checkpoints:
             restored = None if saved is None else checkpoints.restore_latest(abstract)
@@ -159,7 +169,8 @@ class _Start:
             if processes.is_first():
                 if self.own is not None:
                     own_attention.write_record(out, self.own)
-                _write_provenance(out, config, corpus, data, self.placement, name)
+                start = {**processes.facts(), "mesh": dict(self.placement.mesh.shape)}
+                rundir.write_provenance(out, start=start, run=name, data=dict(corpus.fingerprints), **facts)
             result = training.fit(
                 setup.step(),
                 state,
@@ -197,12 +208,6 @@ class _Start:
         if train.log_to:
             hooks += tracker(train.log_to, out, resumed=done > 0)
         return [*hooks, rundir.Curves(out, say)]
-
-
-def _check_metric(task: AnyTask, metric: str) -> None:
-    names = ("loss", *task.metrics)
-    if metric not in names:
-        raise ConfigError(f"unknown train.metric {metric!r}{did_you_mean(metric, names)}")
 
 
 def _check_memory(task: AnyTask, config: TaskConfig, placement: Placement, own: Own | None) -> None:
@@ -244,36 +249,17 @@ def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Pat
 
 def _report_shapes(config: TaskConfig, data: Data, placement: Placement, say: Say) -> None:
     """Reports how many programs the batch shapes need, and the batch lengths that the mesh does not divide."""
-    data_settings = getattr(config, "data", None)
+    settings = vars(getattr(config, "data", placement))
     if (count := len(set(data.lengths))) > 1:
-        fewer = "; fewer: --data.num-shapes" if hasattr(data_settings, "num_shapes") else ""
+        fewer = "; fewer: --data.num-shapes" * ("num_shapes" in settings)
         say(f"{count} training programs are compiled, one for each batch shape, at its first batch{fewer}")
     num_shards = placement.num_length_shards
-    remedy = f"; with --data.length-multiple {num_shards} it does" if hasattr(data_settings, "length_multiple") else ""
     if uneven := [length for length in data.lengths if length % num_shards]:
+        remedy = f"; with --data.length-multiple {num_shards} it does" * ("length_multiple" in settings)
         say(
             f"outside attention, batches of lengths {', '.join(map(str, uneven))} are not sharded, because "
             f"{num_shards} does not divide them{remedy}"
         )
-
-
-def _fingerprint(config: TaskConfig, corpus: Corpus, data: Data) -> str:
-    """Returns a hash of what a run is trained with, by which its checkpoints differ from those of other runs."""
-    hashes = {**corpus.fingerprints, "config": fingerprint(config), "tokenizer": data.vocabulary.fingerprint}
-    return short_digest([json.dumps(hashes, sort_keys=True)])
-
-
-def _write_provenance(
-    out: pathlib.Path, config: TaskConfig, corpus: Corpus, data: Data, placement: Placement, run: str
-) -> None:
-    rundir.write_provenance(
-        out,
-        start={**processes.facts(), "mesh": dict(placement.mesh.shape)},
-        run=run,
-        config=fingerprint(config),
-        data=dict(corpus.fingerprints),
-        tokenizer=data.vocabulary.fingerprint,
-    )
 
 
 def change_settings(out: pathlib.Path, saved: TaskConfig, config: TaskConfig, done: int, say: Say) -> None:

@@ -192,9 +192,6 @@ def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
     """Returns the comparison of two runs on each set of sentences that both translated, by the name of its file.
 
     Sets with different sources or references, and runs with different comparison settings, are not compared.
-
-    Raises:
-      ConfigError: a file of examples is damaged.
     """
     return {
         name: evaluation.scores.paired_bootstrap(baseline, system, references, **how_compared(a))
@@ -206,9 +203,6 @@ def shared_translations(runs: Sequence[Run]) -> Iterator[tuple[str, list[str], l
     """Yields each set of sentences that all runs translated: the name of its file, the references, each run's texts.
 
     Nothing if a run is no translator, or their translations are compared in different ways.
-
-    Raises:
-      ConfigError: a file of examples is damaged.
     """
     first = runs[0]
     if any(run.task != "translation" for run in runs) or any(how_compared(run) != how_compared(first) for run in runs):

@@ -30,13 +30,14 @@ def share_of_run(cache: pathlib.Path | None, num_lines: int, *, is_large: bool) 
     say = functools.partial(print, file=sys.stderr, flush=True)
     number = jax.process_count()
     here = -(-number // processes.num_hosts())
-    shared = number > 1 and storage.is_shared(cache)
-    if number > 1 and not shared and processes.is_first():
+    part, parts = 0, 1
+    if number > 1 and storage.is_shared(cache):
+        part, parts = jax.process_index(), number
+    elif number > 1 and processes.is_first():
         say(f"each of {number} processes tokenizes all {num_lines:,} sentences: they do not share the cache {cache}")
-    parts = number if shared else 1
     tell = say if processes.is_first() else lambda text: None
     return Share(
-        part=jax.process_index() if shared else 0,
+        part=part,
         parts=parts,
         workers=max(1, hardware.num_cores() // here),
         patience=cluster.heartbeat_seconds(),

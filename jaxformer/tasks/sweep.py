@@ -111,9 +111,6 @@ def trials(
 
     Args:
       configure: function from the settings, with the seed among them, and the run directory to the configuration.
-
-    Raises:
-      ConfigError: `configure` refuses a setting, or two values of one mean the same.
     """
     found: dict[str, Trial] = {}
     for seed, values in itertools.product(seeds, cells(grid)):
@@ -192,8 +189,9 @@ def report(all_trials: Sequence[Trial]) -> dict[str, Any]:
     """Returns the state and the results of each training, and the `summary` of those that are complete."""
     rows = []
     for trial in all_trials:
-        is_done = (found := state(trial)) == DONE
-        about = {"path": str(trial.path), "settings": dict(trial.values), "seed": trial.config.seed, "state": found}
-        rows.append(about | {"results": results(trial.path, trial.config) if is_done else {}})
+        about = {"path": str(trial.path), "settings": dict(trial.values), "seed": trial.config.seed}
+        rows.append(about | {"state": state(trial), "results": {}})
+        if rows[-1]["state"] == DONE:
+            rows[-1]["results"] = results(read_run(trial.path))
     complete = [(row["settings"], row["seed"], row["results"]) for row in rows if row["state"] == DONE]
     return {"trainings": rows, "summary": summary(complete)}

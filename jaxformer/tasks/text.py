@@ -52,11 +52,7 @@ def saved_tokenizer(run: pathlib.Path) -> pathlib.Path | None:
 
 
 def run_tokenizer(run: pathlib.Path) -> Tokenizer:
-    """Loads the tokenizer of a run.
-
-    Raises:
-      DataError: it is missing or damaged.
-    """
+    """Loads the tokenizer of a run."""
     path = saved_tokenizer(run)
     if path is None:
         raise DataError(f"{run} has no tokenizer: neither {' nor '.join(FILES)}")
@@ -87,28 +83,23 @@ def make_run_tokenizer(
     """
     normalizer = normalizer or TextNormalizer()
     path = saved_tokenizer(run) or run / FILES[kind == "characters"]
-    problem: ConfigError | DataError | OSError | None = None
-    if processes.is_first() and not path.exists():
+
+    def learn() -> None:
+        if not processes.is_first() or path.exists():
+            return
+        if kind == "pretrained":
+            raise ConfigError("data.tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
+        options = {"normalizer": normalizer, "languages": languages, "num_sentences": num_sentences}
+        waiting = sharing.waiting_for("the vocabulary")
         try:
-            if kind == "pretrained":
-                raise ConfigError("tokenizer pretrained comes with a run of `jaxformer convert`: give --init-from RUN")
-            tokenizer = prepare_tokenizer(
-                text,
-                cache,
-                kind=kind,
-                vocab_size=vocab_size,
-                normalizer=normalizer,
-                languages=languages,
-                num_sentences=num_sentences,
-                waiting=sharing.waiting_for("the vocabulary"),
-            )
-            tokenizer.save(path)
+            tokenizer = prepare_tokenizer(text, cache, kind=kind, vocab_size=vocab_size, waiting=waiting, **options)
         except ConfigError as error:
-            # Most errors begin with an argument, which is called like the setting.
-            problem = ConfigError(f"data.{error}") if str(error).startswith(("tokenizer ", "vocab_size ")) else error
-        except (DataError, OSError) as error:
-            problem = error
-    processes.raise_together(problem, "process 0 cannot learn the tokenizer: see its message")
+            if str(error).startswith(("tokenizer ", "vocab_size ")):  # an argument that is called like the setting
+                raise ConfigError(f"data.{error}") from error
+            raise
+        tokenizer.save(path)
+
+    processes.in_all(learn, "process 0 cannot learn the tokenizer: see its message")
     storage.wait_for_file(path)
     tokenizer = load_tokenizer(path)
     if tokenizer.normalizer != normalizer:
@@ -125,11 +116,7 @@ def make_run_tokenizer(
 
 
 def planned_vocab_size(config: Any, text: str = "text", smallest: int | tuple[int, ...] = 1) -> int:
-    """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error.
-
-    Raises:
-      UnknownSizeError: the tokens are characters, whose number only the data determine; with the `smallest` size.
-    """
+    """Returns the vocabulary size that a task's settings determine; `text` names the task's data in the error."""
     if not config.model.vocab_size and config.data.tokenizer == "characters":
         message = f"the number of characters is not known without the {text}: give --model.vocab_size N"
         raise UnknownSizeError(message, smallest)
@@ -137,11 +124,7 @@ def planned_vocab_size(config: Any, text: str = "text", smallest: int | tuple[in
 
 
 def check_vocab_size(name: str, setting: int, found: int, what: str = "tokenizer has") -> None:
-    """Checks a size in the settings of a model, 0 for the one that is found.
-
-    Raises:
-      DataError: they differ.
-    """
+    """Checks a size in the settings of a model, 0 for the one that is found."""
     if setting not in (0, found):
         raise DataError(f"model.{name} is {setting}, but the {what} {found}")
 

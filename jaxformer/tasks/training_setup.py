@@ -26,7 +26,7 @@ from jaxformer.planning import flops
 from jaxformer.planning.forecast import Costs
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention
-from jaxformer.tasks.base import AnyNetwork, BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
+from jaxformer.tasks.base import BatchT, LossSums, ModelT, Network, Say, batch_shape, describe_batch
 from jaxformer.tasks.config import LowRank, TaskConfig
 from jaxformer.tasks.registry import AnyTask
 
@@ -58,11 +58,7 @@ class TrainingSetup(Generic[ModelT, BatchT]):
 
     @functools.cached_property
     def frozen(self) -> Params | None:
-        """True for each frozen parameter; None if all are trained.
-
-        Raises:
-          ConfigError: a pattern matches no parameter, or all are frozen, or all adapters are.
-        """
+        """True for each frozen parameter; None if all are trained."""
         if not (patterns := self.config.tune.frozen_patterns):
             return None
         try:
@@ -79,13 +75,20 @@ class TrainingSetup(Generic[ModelT, BatchT]):
         return frozen
 
     @property
+    def trained(self) -> Params:
+        """The shapes of the parameters that are trained, None in place of the others."""
+        shapes = self.network.net.shapes
+        if self.frozen is None:
+            return shapes
+        return jax.tree.map(lambda x, is_frozen: None if is_frozen else x, shapes, self.frozen)
+
+    @property
     def size(self) -> str:
         """The number of parameters in words, and that of the trained ones if some are frozen or are adapters."""
-        shapes, total = self.network.net.shapes, self.network.num_parameters
+        total = self.network.num_parameters
         if self.frozen is None and not self.config.tune.adapters:
             return f"{total:,} parameters"
-        kept = self.frozen or jax.tree.map(lambda _: False, shapes)
-        trained = sum(jax.tree.leaves(jax.tree.map(lambda x, frozen: 0 if frozen else x.size, shapes, kept)))
+        trained = sum(x.size for x in jax.tree.leaves(self.trained))
         return f"{total:,} parameters, {trained:,} of them trained ({trained / total:.1%}),"
 
     @property
@@ -105,7 +108,7 @@ class TrainingSetup(Generic[ModelT, BatchT]):
         shardings = self.placement.params(net.shapes, net.axes)
         activations = sharding.spec(self.network.sharded_axes, self.placement.rules, mesh)
         entries = [entry for spec in (activations, *(x.spec for x in jax.tree.leaves(shardings))) for entry in spec]
-        used = {axis for entry in entries if entry for axis in ((entry,) if isinstance(entry, str) else entry)}
+        used = set(jax.tree.leaves(entries))
         for axis, size in mesh.shape.items():
             if size > 1 and axis not in used:
                 raise ConfigError(
@@ -237,11 +240,6 @@ def _graph(network: Network[ModelT, BatchT], batch: BatchT) -> ClosedJaxpr:
     return flops.forward(loss, network.net.shapes, batch)
 
 
-def _graph_of_a_row(network: AnyNetwork) -> ClosedJaxpr:
-    """Returns the graph of the loss of the longest row."""
-    return _graph(network, network.row(network.largest_batch[1]))
-
-
 def make_training_setup(
     task: AnyTask, config: TaskConfig, vocab_size: Any, placement: Placement, attention: AttentionFunction | None = None
 ) -> TrainingSetup[Any, Any]:
@@ -261,9 +259,10 @@ def make_training_setup(
         network = network_with(config, attention_on(placement))
         network.net.shapes  # noqa: B018 - builds the model abstractly, so that its errors are raised here
         if attention is not None:
-            network = own_attention.checked(functools.partial(network_with, config), attention, _graph_of_a_row)
-        if config.tune.adapters:
-            network = _with_adapters(network, config.tune.adapters)
+            longest = lambda network: _graph(network, network.row(network.largest_batch[1]))
+            network = own_attention.checked(functools.partial(network_with, config), attention, longest)
+        if adapters := config.tune.adapters:
+            network = _with_adapters(network, adapters)
     except ConfigError:
         raise
     except ValueError as error:
@@ -274,11 +273,6 @@ def make_training_setup(
 
 
 def _with_adapters(network: Network[ModelT, BatchT], adapters: LowRank) -> Network[ModelT, BatchT]:
-    """Returns the network with adapters.
-
-    Raises:
-      ConfigError: the targets match no matrix.
-    """
     net = lora(network.net, rank=adapters.rank, targets=adapters.target_patterns, alpha=adapters.alpha)
     try:
         net.shapes  # noqa: B018
@@ -293,19 +287,18 @@ def batch_flops(setup: TrainingSetup[ModelT, BatchT], say: Say) -> Callable[[Bat
     It returns 0 if they are unknown, or if frozen parameters save some.
     """
     counts: dict[tuple[tuple[int, ...], ...], float] = {}
-    refused = list[str]()
 
     def count(batch: BatchT) -> float:
         shapes = tuple(x.shape for x in jax.tree.leaves(batch))
-        if setup.frozen is not None or refused:
+        if setup.frozen is not None or 0.0 in counts.values():  # those of a batch could not be counted
             return 0.0
         if shapes not in counts:
             try:
                 counts[shapes] = setup.training_flops(batch)
             except ValueError as error:
-                refused.append(str(error))
+                counts[shapes] = 0.0
                 say(f"no model FLOP utilization: {error}")
-        return counts.get(shapes, 0.0)
+        return counts[shapes]
 
     return count
 
@@ -315,17 +308,11 @@ def check_memory(setup: TrainingSetup[ModelT, BatchT]) -> None:
 
     This is a lower bound: it counts only parameters, their gradient and moments if they are trained, and the batch, all
     divided among the devices.
-
-    Raises:
-      ConfigError: they cannot; the message has the sizes.
     """
     network, placement = setup.network, setup.placement
     devices = placement.mesh.devices.flatten().tolist()
     batch, params = setup.abstract_batch(*network.largest_batch), network.net.shapes
-    trained = (
-        params if setup.frozen is None else jax.tree.map(lambda x, kept: None if kept else x, params, setup.frozen)
-    )
-    state = _bytes(params) + _bytes(trained) + _bytes(jax.eval_shape(setup.optimizer.init, params))
+    state = _bytes(params) + _bytes(setup.trained) + _bytes(jax.eval_shape(setup.optimizer.init, params))
     needed, available = state + _bytes(batch), total_memory(devices)
     if needed > available:
         what = f"a batch of {describe_batch(batch)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
@@ -14,24 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import sharding, training
+from jaxformer import training
 from jaxformer.data.text import Text, read_text
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
-from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path, write_text
+from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path
 from jaxformer.modules import LoRA
 from jaxformer.modules.pure import Params
-from jaxformer.sharding import Placement
-from jaxformer.tasks import registry, restore, rundir
+from jaxformer.tasks import classes, registry, restore, rundir
 from jaxformer.tasks.base import AnyNet, Say
 from jaxformer.tasks.captioning.config import CaptioningConfig
 from jaxformer.tasks.classification.config import LabelingConfig
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.language_model.config import LanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import MaskedLanguageModelingConfig
-from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.text import VOCAB_MULTIPLE, run_tokenizer, saved_tokenizer
-from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tasks.trim_proof import Proof, prove, rows, token_axes
@@ -81,27 +77,34 @@ def trim(
     check_new_folder(out)
     if sentences < 1:
         raise ConfigError(f"sentences must be at least 1, got {sentences}")
-    config = _read_config(run)
+    config = registry.read_config(run)
+    if not isinstance(config, CONFIGS):
+        raise ConfigError(f"{run} is a run of {config.task}, which has no vocabulary of texts to trim")
+    if config.attention:
+        raise ConfigError(f"{run} has an attention of its own, {config.attention}, and cannot be trimmed")
     text, tokenizer = read_text(*corpus), run_tokenizer(run)
     lines = list(dict.fromkeys(line for line in text.characters.split("\n") if line.strip()))
     whole = _directed(restore.any_predictor(run, config, checkpoint=checkpoint), language, source)
     plain = dataclasses.replace(config, tune=dataclasses.replace(config.tune, adapters=None), init_from="")
     params = whole.net.merged(whole.params) if isinstance(whole.net, LoRA) else whole.params
-    whole = dataclasses.replace(whole, net=_net(plain, run), params=params)
+    whole = dataclasses.replace(whole, net=restore.run_setup(run, plain).network.net, params=params)
     cut = _cut(run, config, tokenizer, text, lines)
     say(f"{len(cut.tokens):,} of {tokenizer.vocab_size:,} tokens stay")
     smaller, file = _with_vocabulary(plain, cut.tokens), saved_tokenizer(run)
     assert file is not None
     with creating_folder(out, mode=0o777) as temporary:
         cut.tokenizer.save(temporary / file.name)
-        _copy_files(run, temporary, config, cut.tokens)
-        small = cut_tables(params, whole.net, _net(smaller, temporary), cut.tokens, tokenizer.vocab_size)
+        if (run / classes.FILE).exists():
+            shutil.copyfile(run / classes.FILE, temporary / classes.FILE)
+        net = restore.run_setup(temporary, smaller).network.net
+        small = cut_tables(params, whole.net, net, cut.tokens, tokenizer.vocab_size)
         with training.Checkpoints(
             temporary / rundir.PRETRAINED, keep_last=1, timeout=training.save_timeout(small)
         ) as saved:
             saved.save(0, small, {})
         facts = {"corpus": text.fingerprint, **_facts(run, tokenizer, params, cut)}
-        rundir.write_provenance(temporary, **facts, tokenizer=_fingerprint(smaller, temporary))
+        vocabulary = registry.task_of(smaller).vocabulary(temporary)
+        rundir.write_provenance(temporary, **facts, tokenizer=vocabulary.fingerprint)
         rundir.write_config(temporary, smaller.task, smaller)
         trimmed = _directed(restore.any_predictor(temporary, smaller), language, source)
         proof = prove(whole, trimmed, cut.tokens, lines[:sentences])
@@ -110,44 +113,15 @@ def trim(
     return proof
 
 
-def _read_config(run: pathlib.Path) -> Any:
-    """Returns the configuration of a run that can be trimmed.
-
-    Raises:
-      ConfigError: it is of another task, or has an attention of its own.
-    """
-    config = registry.read_config(run)
-    if not isinstance(config, CONFIGS):
-        raise ConfigError(f"{run} is a run of {config.task}, which has no vocabulary of texts to trim")
-    if config.attention:
-        raise ConfigError(f"{run} has an attention of its own, {config.attention}, and cannot be trimmed")
-    return config
-
-
 def _cut(
     run: pathlib.Path, config: TaskConfig, tokenizer: Tokenizer, text: Text, lines: Sequence[str]
 ) -> trimming.Trimmed:
-    """Returns the smaller tokenizer.
-
-    Raises:
-      ConfigError: the text needs all tokens.
-    """
+    """Returns the smaller tokenizer."""
     needed = text.lines() if isinstance(config, LanguageModelingConfig) else []  # with line breaks
     cut = trimming.trim(tokenizer, [*lines, *needed], multiple=VOCAB_MULTIPLE)
     if len(cut.tokens) == tokenizer.vocab_size:
         raise ConfigError(f"the corpus needs all {tokenizer.vocab_size:,} tokens of {run}: there is nothing to trim")
     return cut
-
-
-def _copy_files(run: pathlib.Path, out: pathlib.Path, config: TaskConfig, tokens: np.ndarray) -> None:
-    """Copies what a run has besides its tokenizer: the names of classes, and the search of a converted model."""
-    for name in registry.task_of(config).vocabulary_files:
-        if (run / name).exists() and run / name != saved_tokenizer(run):
-            shutil.copyfile(run / name, out / name)
-    if (run / rundir.GENERATION).exists():
-        numbers = {int(token): number for number, token in enumerate(tokens)}
-        generation = generation_config.with_tokens(rundir.read_json(run / rundir.GENERATION), numbers)
-        write_text(out / rundir.GENERATION, json.dumps(generation, indent=2) + "\n")
 
 
 def _facts(run: pathlib.Path, tokenizer: Tokenizer, params: Params, cut: trimming.Trimmed) -> JsonObject:
@@ -174,17 +148,8 @@ def _ranges(tokens: np.ndarray) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _fingerprint(config: TaskConfig, run: pathlib.Path) -> str:
-    """Returns the hash of a run's vocabulary, with its classes if it has any."""
-    return registry.task_of(config).vocabulary(run).fingerprint
-
-
 def _directed(predictor: Any, language: str, source: str) -> Any:
-    """Returns a predictor that translates between two languages, if any are given.
-
-    Raises:
-      ConfigError: the run has no such languages, or needs some that are not given.
-    """
+    """Returns a predictor that translates between two languages, if any are given; refuses those that it lacks."""
     if not isinstance(predictor, Translator):
         if language or source:
             raise ConfigError(f"the language {language or source} has no effect: the run does not translate")
@@ -208,12 +173,6 @@ def _with_vocabulary(config: Any, tokens: np.ndarray) -> Any:
         ids = ",".join(str(numbers[token]) for token in ends)
         changes["decode"] = dataclasses.replace(config.decode, eos_token_ids=ids)
     return dataclasses.replace(config, **changes)
-
-
-def _net(config: TaskConfig, run: pathlib.Path) -> AnyNet:
-    """Returns the network of a configuration for the vocabulary of a run."""
-    task = registry.task_of(config)
-    return make_training_setup(task, config, task.vocabulary(run).vocab_size, Placement(sharding.mesh(""))).network.net
 
 
 def cut_tables(params: Params, whole: AnyNet, small: AnyNet, tokens: np.ndarray, size: int) -> Params:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
+import itertools
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.axes import parameter_name
-from jaxformer.data.examples import pad_texts, tokenize_examples, with_types
+from jaxformer.data.examples import pad_texts
 from jaxformer.data.tagged import split_words, tokenize_words
 from jaxformer.errors import DataError
 from jaxformer.modules.pure import Params, Pure
+from jaxformer.reprs import brief
 from jaxformer.tasks.captioning.predictor import ImageCaptioner
 from jaxformer.tasks.classification.predictor import TextClassifier, row_length
 from jaxformer.tasks.config import Greedy
 from jaxformer.tasks.images import normalized
 from jaxformer.tasks.language_model.generator import TextGenerator
 from jaxformer.tasks.masked_language_model.task import MaskedPredictor
-from jaxformer.tasks.tagging.predictor import Tagger
+from jaxformer.tasks.tagging.task import Tagger
 from jaxformer.tasks.translation.translator import Translator
 from jaxformer.tokenizers.base import Tokenizer, encode_texts
 
@@ -91,14 +92,17 @@ def prove(whole: Any, small: Any, tokens: np.ndarray, lines: Sequence[str]) -> P
     Raises:
       DataError: a parameter or a logit differs, or a result without a tie or a removed token.
     """
-    tables = same_rows(whole, small)
-    before, after = (_side(one) for one in (whole, small))
-    compare = _same_texts if isinstance(before, _Generator) else _same_labels
-    worst, ties, removed, seconds = compare(before, after, tokens, lines)
+    tables, kind = same_rows(whole, small), _KINDS[type(whole)]
+    (old, slow), (new, fast) = (_timed(functools.partial(kind.answers, one, lines)) for one in (whole, small))
+    worst, ties, removed = 0.0, 0, 0
+    for line, theirs, ours in zip(lines, old, new, strict=True):
+        difference, num_ties, num_removed = compare(kind, whole, small, tokens, line, theirs, ours)
+        worst, removed = max(worst, difference), removed + bool(num_removed)
+        ties += bool(num_ties) and not num_removed
     if not worst < TOLERANCE:
         raise DataError(f"logits of the trimmed run differ by {worst:.1e} of the largest, not less than {TOLERANCE}")
-    sizes = [sum(x.nbytes for x in jax.tree.leaves(one.params)) for one in (whole, small)]
-    return Proof(tables, worst, before.what, len(lines), ties, removed, (sizes[0], sizes[1]), seconds)
+    before, after = (sum(x.nbytes for x in jax.tree.leaves(one.params)) for one in (whole, small))
+    return Proof(tables, worst, kind.what, len(lines), ties, removed, (before, after), (slow, fast))
 
 
 def token_axes(before: Any, after: Any) -> list[int]:
@@ -133,160 +137,55 @@ def tokenizer_of(predictor: Any) -> Tokenizer:
     return predictor.tokenizer if hasattr(predictor, "tokenizer") else predictor.vocabulary.tokenizer
 
 
-@dataclasses.dataclass(frozen=True)
-class _Side:
-    """A predictor as the comparisons use it."""
+class Kind(NamedTuple):
+    """A kind of predictor, as it is compared."""
 
-    predictor: Any
-    what = ""
+    what: str
+    logits: Callable[[Any, str, Sequence[int]], np.ndarray]
+    """Returns the logits of each token of a greedy text, given its line and those before it; or of the choices at each
+    place of a line."""
+    texts: Callable[[Any, Sequence[str]], list[Sequence[int]]] | None = None
+    """Returns the tokens of the greedy text of each line; None for a predictor that chooses at places."""
+    has_classes: bool = False
+    """True if the choices are not tokens."""
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return tokenizer_of(self.predictor)
+    __repr__ = brief
 
-    def _logits(self, *inputs: Any) -> np.ndarray:
-        return np.asarray(_apply(self.predictor.net, self.predictor.params, *inputs)[0], np.float32)
-
-    def _row(self, ids: Sequence[int]) -> np.ndarray:
-        """Returns a padded row ``[1, T]``, for few programs; padding on the right changes no earlier logit."""
-        length = -(-len(ids) // LENGTH) * LENGTH
-        length = max(len(ids), min(length, self.predictor.net.config.length_limit or length))
-        return np.pad(np.asarray(ids, np.int32), (0, length - len(ids)))[None]
-
-
-class _Generator(_Side, abc.ABC):
-    """A predictor that generates texts."""
-
-    @abc.abstractmethod
-    def texts(self, lines: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns the tokens of the greedy text of each line."""
-
-    def logits(self, line: str, text: Sequence[int]) -> np.ndarray:
-        """Returns the logits ``[T, V]`` of each token of a text, given those before it."""
-        return self._logits(*self._source(line), self._row([self._special.bos, *text[:-1]]))[: len(text)]
-
-    def _source(self, line: str) -> tuple[Any, ...]:
-        raise NotImplementedError
-
-    @property
-    def _special(self):
-        return self.tokenizer.special
-
-    @property
-    def _greedy(self) -> Any:
-        return dataclasses.replace(self.predictor, decode=dataclasses.replace(self.predictor.decode, search=Greedy()))
+    def answers(self, predictor: Any, lines: Sequence[str]) -> list[Sequence[int]]:
+        """Returns the tokens of the greedy text of each line, or the best choice at each of its places."""
+        if self.texts is not None:
+            return self.texts(predictor, lines)
+        return [self.logits(predictor, line, ()).argmax(1).tolist() for line in lines]
 
 
-class _Translations(_Generator):
-    what = "greedy translations"
+def compare(
+    kind: Kind, whole: Any, small: Any, tokens: np.ndarray, line: str, theirs: Sequence[int], ours: Sequence[int]
+) -> tuple[float, int, int]:
+    """Compares the answers of both predictors to a line, and the logits of the first tokens or of all choices.
 
-    def texts(self, lines):
-        return [best[0].tokens for best in self._greedy.candidates(lines, warn=_quiet)]
-
-    def _source(self, line):
-        (source,) = self.predictor._tokens([line], "source", 1, _quiet)
-        return (self.predictor._padded([source]),)
-
-
-class _Captions(_Generator):
-    what = "greedy captions"
-
-    def texts(self, lines):
-        return [best[0].tokens for best in self._greedy.candidates(np.stack([*map(self._image, lines)]))]
-
-    def _image(self, line: str) -> np.ndarray:
-        """Returns noise."""
-        random = np.random.default_rng(zlib.crc32(line.encode()))
-        return random.integers(0, 256, self.predictor.shape, np.uint8)
-
-    def _source(self, line):
-        return (np.asarray(normalized(jnp.asarray(self._image(line)[None]))),)
-
-
-class _Continuations(_Generator):
-    what = "greedy continuations"
-
-    def texts(self, lines):
-        generator = self._greedy
-        most = min(LENGTH, max(1, generator.window // 2))
-        generator = dataclasses.replace(generator, decode=dataclasses.replace(generator.decode, max_tokens=most))
-        return [best[0].tokens for best in generator.continuations(lines, warn=_quiet)]
-
-    def logits(self, line, text):
-        before = self.predictor._context(encode_texts(self.tokenizer, [line])[0].tolist())
-        ids = [*before, *text[:-1]]
-        return self._logits(self._row(ids))[len(ids) - len(text) : len(ids)]
+    Returns the largest difference of logits, relative to the largest, and the numbers of ties and of removed tokens
+    where the answers differ; of a text, only the first place counts.
+    """
+    numbers, eos = {token: number for number, token in enumerate(tokens.tolist())}, tokenizer_of(whole).special.eos
+    text = [*itertools.takewhile(numbers.__contains__, theirs[:LENGTH])] or [eos]
+    before, after = kind.logits(whole, line, text), kind.logits(small, line, [numbers.get(x, 0) for x in text])
+    choices = np.arange(before.shape[1]) if kind.has_classes else tokens
+    before, after = before[:, choices], after[:, : len(choices)]
+    difference = float(np.abs(before - after).max() / max(1e-30, np.abs(before).max()))
+    pairs = itertools.zip_longest(theirs, choices[[*ours]].tolist(), fillvalue=eos)
+    differing = [(place, left, right) for place, (left, right) in enumerate(pairs) if left != right]
+    if kind.texts is not None:
+        differing = differing[:1]
+    ties = [one for one in differing if one[1] in choices]
+    for place, left, right in ties:
+        logits = kind.logits(whole, line, [*theirs[:place], left])[place]
+        _check_tie(line, float(logits[left] - logits[right]))
+    return difference, len(ties), len(differing) - len(ties)
 
 
-class _Labels(_Side, abc.ABC):
-    """A predictor that chooses among classes or tokens, at one or several places of a text."""
-
-    @abc.abstractmethod
-    def logits(self, line: str) -> np.ndarray:
-        """Returns the logits of the choices at each place ``[places, choices]``."""
-
-
-class _Guesses(_Labels):
-    what = "guesses at masked tokens"
-
-    def logits(self, line):
-        masked, size = self.predictor, self.tokenizer.vocab_size
-        ids = masked._encode(line)[: masked.net.config.length_limit]
-        places = [*range(1, len(ids) - 1, MASKED)] or [0]
-        for place in places:
-            ids[place] = size
-        return self._logits(masked._tokens(ids), self._row(places))[: len(places), :size]
-
-
-class _Classes(_Labels):
-    what = "classes"
-
-    def logits(self, line):
-        classifier, special = self.predictor, self.tokenizer.special
-        most = classifier.max_length - 2
-        text = line.strip()
-        if classifier.has_pairs:  # a line that is no pair is one with itself
-            first, _, second = map(str.strip, text.partition("\t"))
-            text = "\t".join((first, second.replace("\t", " ") or first))
-        ids, _ = tokenize_examples([text], self.tokenizer.encode, special, most=most, has_pairs=classifier.has_pairs)
-        length = row_length(min(int(ids.lengths[0]), most) + 2, classifier.max_length)
-        tokens = pad_texts(ids, (1, length), special)
-        if classifier.has_pairs and classifier.net.config.num_token_types > 1:
-            tokens = with_types(tokens, special)
-        return self._logits(tokens)[None]
-
-
-class _WordLabels(_Labels):
-    what = "labels of words"
-
-    def logits(self, line):
-        words = split_words(line) or (line.strip(),)
-        tokenized = tokenize_words([words], self.tokenizer, self.predictor.max_length - 2)
-        ids = tokenized.parts.take(np.array([0]))
-        length = row_length(int(ids.lengths[0]) + 2, self.predictor.max_length)
-        return self._logits(pad_texts(ids, (1, length), self.tokenizer.special))[tokenized.places(0)]
-
-
-_SIDES: dict[type, Callable[[Any], _Side]] = {
-    Translator: _Translations,
-    TextGenerator: _Continuations,
-    ImageCaptioner: _Captions,
-    MaskedPredictor: _Guesses,
-    TextClassifier: _Classes,
-    Tagger: _WordLabels,
-}
-
-
-def _side(predictor: Any) -> Any:
-    return _SIDES[type(predictor)](predictor)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _apply(net: Pure, params: Params, *inputs: Any) -> jax.Array:
-    return net.apply(params, *inputs)
-
-
-def _quiet(message: str) -> None: ...
+def _check_tie(line: str, gap: float) -> None:
+    if not abs(gap) < TIE:
+        raise DataError(f"the trimmed run chooses otherwise for {line[:80]!r}, by a logit of {gap:.1e}")
 
 
 def _timed(results: Callable[[], T]) -> tuple[T, float]:
@@ -296,56 +195,99 @@ def _timed(results: Callable[[], T]) -> tuple[T, float]:
     return results(), time.perf_counter() - begin
 
 
-Found = tuple[float, int, int, tuple[float, float]]
-"""The largest relative difference of logits, the numbers of ties and removed tokens, and the seconds of both sides."""
+@functools.partial(jax.jit, static_argnums=0)
+def _apply(net: Pure, params: Params, *inputs: Any) -> jax.Array:
+    return net.apply(params, *inputs)
 
 
-def _difference(before: np.ndarray, after: np.ndarray) -> float:
-    return float(np.abs(before - after).max() / max(1e-30, np.abs(before).max()))
+def _logits(predictor: Any, *inputs: Any) -> np.ndarray:
+    return np.asarray(_apply(predictor.net, predictor.params, *inputs)[0], np.float32)
 
 
-def _same_texts(whole: Any, small: Any, tokens: np.ndarray, lines: Sequence[str]) -> Found:
-    """Compares greedy texts and the logits of their tokens; see `prove`."""
-    (old, slow), (new, fast) = (_timed(lambda side=side: side.texts(lines)) for side in (whole, small))
-    numbers = {token: number for number, token in enumerate(tokens.tolist())}
-    eos, worst, ties, removed = whole.tokenizer.special.eos, 0.0, 0, 0
-    for line, text, other in zip(lines, old, new, strict=True):
-        kept = [token for token in text[:LENGTH] if token in numbers] or [eos]
-        before, after = whole.logits(line, kept), small.logits(line, [numbers[token] for token in kept])
-        worst = max(worst, _difference(before[:, tokens], after[:, : len(tokens)]))
-        mapped = tokens[list(other)].tolist()
-        if [*text] == mapped:
-            continue
-        pairs = enumerate(zip(text, mapped, strict=False))
-        at = next((i for i, pair in pairs if pair[0] != pair[1]), min(len(text), len(mapped)))
-        left, right = (x[at] if at < len(x) else eos for x in (text, mapped))
-        if left not in numbers:
-            removed += 1
-            continue
-        last = whole.logits(line, [*text[:at], left])[-1]
-        _check_tie(line, float(last[left] - last[right]))
-        ties += 1
-    return worst, ties, removed, (slow, fast)
+def _row(predictor: Any, ids: Sequence[int]) -> np.ndarray:
+    """Returns a padded row ``[1, T]``, for few programs; padding on the right changes no earlier logit."""
+    length = -(-len(ids) // LENGTH) * LENGTH
+    length = max(len(ids), min(length, predictor.net.config.length_limit or length))
+    return np.pad(np.asarray(ids, np.int32), (0, length - len(ids)))[None]
 
 
-def _same_labels(whole: Any, small: Any, tokens: np.ndarray, lines: Sequence[str]) -> Found:
-    """Compares the best choices and all their logits; see `prove`."""
-    results = [_timed(lambda side=side: [side.logits(line) for line in lines]) for side in (whole, small)]
-    (old, slow), (new, fast) = results
-    worst, ties, removed = 0.0, 0, 0
-    for line, before, after in zip(lines, old, new, strict=True):
-        choices = tokens if isinstance(whole, _Guesses) else np.arange(before.shape[1])
-        worst = max(worst, _difference(before[:, choices], after))
-        left, right = before.argmax(1), choices[after.argmax(1)]
-        others = np.flatnonzero(left != right)
-        lost = ~np.isin(left[others], choices)
-        for place in others[~lost]:
-            _check_tie(line, float(before[place, left[place]] - before[place, right[place]]))
-        removed += bool(lost.any())
-        ties += bool(len(others)) and not lost.any()
-    return worst, ties, removed, (slow, fast)
+def _fed(predictor: Any, text: Sequence[int]) -> np.ndarray:
+    """Returns the tokens that a decoder reads while it predicts a text."""
+    return _row(predictor, [predictor.tokenizer.special.bos, *text[:-1]])
 
 
-def _check_tie(line: str, gap: float) -> None:
-    if not abs(gap) < TIE:
-        raise DataError(f"the trimmed run chooses otherwise for {line[:80]!r}, by a logit of {gap:.1e}")
+def _greedy(predictor: Any, **changes: object) -> Any:
+    return dataclasses.replace(predictor, decode=dataclasses.replace(predictor.decode, search=Greedy(), **changes))
+
+
+def _quiet(message: str) -> None: ...
+
+
+def _translations(translator: Translator, lines: Sequence[str]) -> list[Sequence[int]]:
+    return [best[0].tokens for best in _greedy(translator).candidates(lines, warn=_quiet)]
+
+
+def _translation_logits(translator: Translator, line: str, text: Sequence[int]) -> np.ndarray:
+    (source,) = translator._tokens([line], "source", 1, _quiet)
+    return _logits(translator, translator._padded([source]), _fed(translator, text))[: len(text)]
+
+
+def _noise(captioner: ImageCaptioner, line: str) -> np.ndarray:
+    random = np.random.default_rng(zlib.crc32(line.encode()))
+    return random.integers(0, 256, captioner.shape, np.uint8)
+
+
+def _captions(captioner: ImageCaptioner, lines: Sequence[str]) -> list[Sequence[int]]:
+    images = np.stack([_noise(captioner, line) for line in lines])
+    return [best[0].tokens for best in _greedy(captioner).candidates(images)]
+
+
+def _caption_logits(captioner: ImageCaptioner, line: str, text: Sequence[int]) -> np.ndarray:
+    image = np.asarray(normalized(jnp.asarray(_noise(captioner, line)[None])))
+    return _logits(captioner, image, _fed(captioner, text))[: len(text)]
+
+
+def _continuations(generator: TextGenerator, lines: Sequence[str]) -> list[Sequence[int]]:
+    most = min(LENGTH, max(1, generator.window // 2))
+    return [best[0].tokens for best in _greedy(generator, max_tokens=most).continuations(lines, warn=_quiet)]
+
+
+def _continuation_logits(generator: TextGenerator, line: str, text: Sequence[int]) -> np.ndarray:
+    before = generator._context(encode_texts(generator.tokenizer, [line])[0].tolist())
+    ids = [*before, *text[:-1]]
+    return _logits(generator, _row(generator, ids))[len(ids) - len(text) : len(ids)]
+
+
+def _guess_logits(masked: MaskedPredictor, line: str, text: Sequence[int]) -> np.ndarray:
+    size = masked.tokenizer.vocab_size
+    ids = masked._encode(line)[: masked.net.config.length_limit]
+    places = [*range(1, len(ids) - 1, MASKED)] or [0]
+    for place in places:
+        ids[place] = size
+    return _logits(masked, masked._tokens(ids), _row(masked, places))[: len(places), :size]
+
+
+def _class_logits(classifier: TextClassifier, line: str, text: Sequence[int]) -> np.ndarray:
+    if classifier.has_pairs:  # a line that is no pair is one with itself
+        first, _, second = map(str.strip, line.strip().partition("\t"))
+        line = "\t".join((first, second.replace("\t", " ") or first))
+    ((_, (row, *_)),) = classifier._results([line], 1, _quiet)
+    return _logits(classifier, jax.tree.map(lambda x: x[None], row))[None]
+
+
+def _label_logits(tagger: Tagger, line: str, text: Sequence[int]) -> np.ndarray:
+    tokenizer, words = tagger.vocabulary.tokenizer, split_words(line) or (line.strip(),)
+    tokenized = tokenize_words([words], tokenizer, tagger.max_length - 2)
+    ids = tokenized.parts.take(np.array([0]))
+    length = row_length(int(ids.lengths[0]) + 2, tagger.max_length)
+    return _logits(tagger, pad_texts(ids, (1, length), tokenizer.special))[tokenized.places(0)]
+
+
+_KINDS: dict[type, Kind] = {
+    Translator: Kind("greedy translations", _translation_logits, _translations),
+    TextGenerator: Kind("greedy continuations", _continuation_logits, _continuations),
+    ImageCaptioner: Kind("greedy captions", _caption_logits, _captions),
+    MaskedPredictor: Kind("guesses at masked tokens", _guess_logits),
+    TextClassifier: Kind("classes", _class_logits, has_classes=True),
+    Tagger: Kind("labels of words", _label_logits, has_classes=True),
+}

@@ -69,22 +69,21 @@ def merge(initial: Params, source: Params, resize: Resize = lambda name, leaf, o
 
     def choose(path: tuple, leaf: jax.Array) -> jax.Array:
         name = parameter_name(path)
-        other = source_leaves.get(name)
+        other = source_leaves.pop(name, None)
         if other is None:
             new[name] = "the other run has none"
-        elif other.shape != leaf.shape and (made := resize(name, leaf, other)):
-            taken.append(name)
-            leaf, resized[name] = made
-        elif other.shape != leaf.shape:
-            new[name] = f"its shape is {list(leaf.shape)}, in the other run {list(other.shape)}"
-        else:
+        elif other.shape == leaf.shape:
             taken.append(name)
             return jax.device_put(other.astype(leaf.dtype), leaf.sharding)
+        elif made := resize(name, leaf, other):
+            taken.append(name)
+            leaf, resized[name] = made
+        else:
+            new[name] = f"its shape is {list(leaf.shape)}, in the other run {list(other.shape)}"
         return leaf
 
     params = jax.tree_util.tree_map_with_path(choose, initial)
-    names = {parameter_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(initial)}
-    return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves.keys() - names)), resized)
+    return params, WarmStart(tuple(taken), new, tuple(sorted(source_leaves)), resized)
 
 
 def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
@@ -93,13 +92,13 @@ def resizer(config: TaskConfig, source: TaskConfig) -> Resize:
     The positions of a grid of patches are interpolated in both directions, as in `models.with_image_size`.
     """
 
+    there, here = (getattr(each, "model", None) for each in (source, config))
+
     def resize(name: str, leaf: jax.Array, other: jax.Array) -> tuple[jax.Array, str] | None:
-        if not name.endswith("embeddings/positions/table"):
-            return None
-        there, here = (getattr(each, "model", None) for each in (source, config))
-        if isinstance(there, ImageEncoderConfig) and isinstance(here, ImageEncoderConfig):
+        is_table = name.endswith("embeddings/positions/table")
+        if is_table and isinstance(there, ImageEncoderConfig) and isinstance(here, ImageEncoderConfig):
             return resized_grid(there, here, leaf, other)
-        if not isinstance(there, TextConfig) or not isinstance(here, TextConfig):
+        if not is_table or not isinstance(there, TextConfig) or not isinstance(here, TextConfig):
             return None
         old, new = there.max_positions, here.max_positions
         offset, same = (getattr(model.positions, "offset", 0) for model in (there, here))
@@ -133,11 +132,7 @@ def resized_grid(
 
 
 def check(config: TaskConfig, about: WarmStart) -> None:
-    """Checks that a warm start took something, and that the setting `init_positions` had an effect.
-
-    Raises:
-      ConfigError: no parameter fits, or no table of positions has another length.
-    """
+    """Checks that a warm start took something, and that the setting `init_positions` had an effect."""
     if not about.taken:
         raise ConfigError(f"init_from {config.init_from}: no parameter fits; {about.report()[1].strip()}")
     if config.init_positions != TaskConfig.init_positions and not about.resized:
@@ -185,9 +180,9 @@ def trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[st
     """Returns the parts of a model with adapters in which no matrix is frozen."""
     if not config.tune.adapters:
         return []
-    shapes, frozen = setup.network.net.shapes, setup.frozen
+    shapes = setup.network.net.shapes
     parts = [part for part in ("encoder", "decoder") if part in shapes]
-    if frozen is None:
+    if (frozen := setup.frozen) is None:
         return parts
     fixed = jax.tree.map(lambda keeps, shape: keeps and len(shape.shape) > 1, frozen, shapes)
     return [] if any(any(jax.tree.leaves(fixed[part])) for part in parts) else parts
@@ -195,15 +190,28 @@ def trained_beside_adapters(config: TaskConfig, setup: TrainingSetup) -> list[st
 
 def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say: Say) -> training.TrainState:
     """Returns the state before the first step, with the parameters of another run if `init_from` names one."""
-    state = setup.new_state()
+    state, about = setup.new_state(), None
     if (warmup := config.optimizer.warmup_steps) > config.train.steps:
         say(f"WARNING: train.steps ends in the warm-up of {warmup:,} steps, below the peak of the learning rate")
     if parts := trained_beside_adapters(config, setup):
         patterns = ",".join(f"{part}/*" for part in parts)
         say(f"WARNING: tune.adapters are trained beside all matrices; --tune.frozen '{patterns}' freezes those")
-    if not config.init_from:
-        _report_never_learned(setup, None, say)
-        return state
+    if config.init_from:
+        state, about = _started(config, setup, state, out, say)
+    if about is not None and processes.is_first():
+        write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
+    if setup.frozen is not None and (names := never_learned(setup.frozen, about)):
+        say(
+            f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
+            f"gives no others: {first_few(names, 3)}"
+        )
+    return state
+
+
+def _started(
+    config: TaskConfig, setup: TrainingSetup, state: training.TrainState, out: pathlib.Path, say: Say
+) -> tuple[training.TrainState, WarmStart]:
+    """Returns a state with the parameters of the run that `init_from` names, and which they are."""
     source, checkpoint = registry.split_init(config.init_from)
     other = registry.read_config(source)
     attention = setup.attention if own_files.are_same(config.attention, other.attention) else None
@@ -219,17 +227,5 @@ def first_state(config: TaskConfig, setup: TrainingSetup, out: pathlib.Path, say
     check(config, about)
     for line in (f"starting from {config.init_from}:", *about.report(), *differences(config, other)):
         say(line)
-    _report_never_learned(setup, about, say)
-    if processes.is_first():
-        write_text(out / "init.json", json.dumps(dataclasses.asdict(about), indent=2) + "\n")
-    ema = None if state.ema_params is None else jax.tree.map(jax.numpy.copy, params)
-    return dataclasses.replace(state, params=params, ema_params=ema)
-
-
-def _report_never_learned(setup: TrainingSetup, about: WarmStart | None, say: Say) -> None:
-    """Warns about frozen parameters that were never trained."""
-    if setup.frozen is not None and (names := never_learned(setup.frozen, about)):
-        say(
-            f"WARNING: {len(names)} parameters that tune.frozen names keep their initial values, because init_from "
-            f"gives no others: {first_few(names, 3)}"
-        )
+    ema = None if state.ema_params is None else jax.tree.map(jnp.copy, params)
+    return dataclasses.replace(state, params=params, ema_params=ema), about

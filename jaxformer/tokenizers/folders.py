@@ -222,11 +222,7 @@ def _additional(config: Settings) -> list[str]:
 
 
 def _kept(folder: pathlib.Path, config: Settings) -> JsonObject:
-    """Returns the settings of ``tokenizer_config.json`` that are only kept for export, with templates of other files.
-
-    Raises:
-      DataError: a template cannot be read.
-    """
+    """Returns the settings of ``tokenizer_config.json`` that are kept for export, with templates of other files."""
     kept = {name: config[name] for name in _KEPT if config.get(name) is not None}
     paths = [folder / "chat_template.jinja", *sorted(folder.glob("additional_chat_templates/*.jinja"))]
     try:

@@ -53,11 +53,7 @@ def default_source(named: str) -> str:
 
 
 def replace_rules(rules: JsonObject, named: str, config: Settings) -> None:
-    """Replaces the rules of a ``tokenizer.json`` by those of its class, as transformers does.
-
-    Raises:
-      DataError: texts of this NLLB end with the code of their language.
-    """
+    """Replaces the rules of a ``tokenizer.json`` by those of its class, as transformers does."""
     if config.get("legacy_behaviour"):
         raise DataError("legacy_behaviour is true in tokenizer_config.json, by which a text ends with its language")
     spaces = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True}
@@ -70,11 +66,7 @@ def replace_rules(rules: JsonObject, named: str, config: Settings) -> None:
 
 
 def rules_of_mbart50(folder: pathlib.Path) -> JsonObject:
-    """Returns the ``tokenizer.json`` of an mBART-50 that has only the model of sentencepiece.
-
-    Raises:
-      DataError: the model cannot be read.
-    """
+    """Returns the ``tokenizer.json`` of an mBART-50 that has only the model of sentencepiece."""
     model = _model(folder)
     try:
         processor, charsmap = sentence_pieces(model), charsmap_of(model)
@@ -105,11 +97,7 @@ def _model(folder: pathlib.Path) -> bytes:
 
 
 def tags_of(tokenizer: PretrainedTokenizer, named: str) -> dict[str, int]:
-    """Returns the tokens for languages, by their codes.
-
-    Raises:
-      DataError: it has none.
-    """
+    """Returns the tokens for languages, by their codes."""
     added = sorted(token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token))
     named_tokens = zip(tokenizer.pieces(added), added, strict=True)
     tags = {piece: token for piece, token in named_tokens if re.fullmatch(_TAG[named], piece)}
@@ -127,9 +115,6 @@ def m2m100_tokenizer(
       config: the content of ``tokenizer_config.json``.
       settings: the content of ``config.json``.
       kept: settings for export.
-
-    Raises:
-      DataError: a file is missing or damaged.
     """
     vocabulary, names = read_json(folder / "vocab.json"), ("<s>", "<pad>", "</s>", "<unk>")
     if absent := [name for name in names if type(vocabulary.get(name)) is not int]:

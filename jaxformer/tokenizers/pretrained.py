@@ -20,10 +20,10 @@ from jaxformer import lazy
 from jaxformer.errors import DataError
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.normalization import Side, with_pieces, without_spaces_before_marks
-from jaxformer.tokenizers.rules import with_ids
 from jaxformer.tokenizers.segmentation import SPACE
 from jaxformer.tokenizers.special_tokens import SpecialTokens, TokenizerSettings
 from jaxformer.tokenizers.subwords import sentence_pieces
+from jaxformer.tokenizers.trimming import with_ids
 
 
 class PublishedTokenizer(Tokenizer):

@@ -6,7 +6,7 @@ import functools
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -34,12 +34,6 @@ MOST_SEGMENTATIONS = 4096
 
 LONGEST = 4192
 """The largest number of bytes of a line that sentencepiece trains on; it skips longer ones."""
-
-BOUNDARY = "\u2585"
-"""The character that separates parts of a line within sentencepiece, which skips lines that hold it."""
-
-_NOT_TRAINED = re.compile("\0|<unk>|</?s>|<pad>|<0x[0-9A-F]{2}>")
-"""Parts of lines that sentencepiece leaves out because they are the names of bytes and special tokens."""
 
 _DEFAULT = SpecialTokens()
 _AS_IS = TextNormalizer()
@@ -106,14 +100,13 @@ class SubwordTokenizer(Tokenizer):
         Raises:
           DataError, TypeError: see `check_texts`.
           ConfigError: the corpus cannot fill the vocabulary, or has too many characters for it; the message names the
-            smallest vocabulary that suits it or, if this one is too large, the largest, and also the smallest if
-            `character_coverage` is 1.
+            largest or the smallest vocabulary that suits it.
         """
-        model, characters, lines, tags = io.BytesIO(), set[str](), tuple(lines), [*map(tag_of, languages)]
+        model, lines, tags = io.BytesIO(), tuple(lines), [*map(tag_of, languages)]
         check_texts(lines)  # sentencepiece hides errors of its iterator
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_sentences(lines, characters, tags),
+                sentence_iterator=(_escape(part) for line in lines for part in line.split("\n")),
                 model_writer=model,
                 vocab_size=vocab_size,
                 model_type=kind,
@@ -132,8 +125,7 @@ class SubwordTokenizer(Tokenizer):
                 minloglevel=2,
             )
         except (RuntimeError, ValueError) as error:  # a ValueError for a number of more than 32 bits
-            num_characters = len(characters) if character_coverage == 1 else None
-            raise ConfigError(_refusal(str(error), vocab_size, num_characters, len(tags))) from error
+            raise ConfigError(_refusal(str(error), vocab_size, MIN_SUBWORDS + len(tags))) from error
         return cls(with_normalizer(model.getvalue(), normalizer))
 
     def sample(
@@ -237,29 +229,12 @@ def tag_of(language: str) -> str:
     return f"<2{language}>"
 
 
-def _sentences(lines: Iterable[str], characters: set[str], tags: Sequence[str]) -> Iterator[str]:
-    """Yields the sentences to train on, and adds to `characters` those of the sentences that sentencepiece reads."""
-    not_trained = re.compile("|".join([_NOT_TRAINED.pattern, *map(re.escape, tags)]))
-    for line in lines:
-        for part in map(_escape, line.split("\n")):
-            short = len(part) <= LONGEST // 4 or len(part.encode()) <= LONGEST  # a character has at most 4 bytes
-            if short and BOUNDARY not in part:
-                characters.update(not_trained.sub("", part))
-            yield part
-
-
-def _refusal(reason: str, vocab_size: int, num_characters: int | None, num_tags: int) -> str:
+def _refusal(reason: str, vocab_size: int, least: int) -> str:
     """Returns the error message for a vocabulary that sentencepiece cannot train, from its reason."""
-    least = MIN_SUBWORDS + num_tags
-    if required := re.search(r"required_chars\. \d+ vs (\d+)", reason):
-        num_characters = int(required[1]) - least
-    needs = f"{least} bytes and special tokens and its {num_characters} characters"
-    fewest = least + (num_characters or 0)
     if most := re.search(r"a value <= (\d+)", reason):
-        bounds = f"at most {most[1]}" if num_characters is None else f"from {fewest} ({needs}) to {most[1]}"
-        return f"vocab_size must be {bounds} for this corpus, got {vocab_size}"
-    if required:
-        return f"vocab_size must be at least {fewest} for this corpus ({needs}), got {vocab_size}"
+        return f"vocab_size must be at most {most[1]} for this corpus, got {vocab_size}"
+    if required := re.search(r"required_chars\. \d+ vs (\d+)", reason):
+        return f"vocab_size must be at least {required[1]} for this corpus and its characters, got {vocab_size}"
     if "!sentences_.empty()" in reason:
         return f"cannot train a vocabulary: each line of the corpus is empty or longer than {LONGEST:,} bytes"
     if not least <= vocab_size < 2**31:

@@ -116,32 +116,19 @@ class Varied(nnx.Module):
 
 
 DIFFERENT = {
-    "number": (lambda self, layer: setattr(self, "window", 3 + layer // 2), "layers 0 and 2 differ: window is 3 and 4"),
-    "shape": (
-        lambda self, layer: setattr(self, "w", nnx.Param(jnp.zeros(3 - layer))),
-        r"layers 0 and 1 differ: w is Param float32\[3\] and Param float32\[2\]",
-    ),
-    "dtype": (
-        lambda self, layer: setattr(self, "w", nnx.Param(jnp.zeros(2, (jnp.float32, jnp.bfloat16)[layer % 2]))),
-        r"w is Param float32\[2\] and Param bfloat16\[2\]",
-    ),
-    "kind": (
-        lambda self, layer: setattr(self, "w", (nnx.Param, nnx.Variable)[layer % 2](jnp.zeros(2))),
-        r"w is Param float32\[2\] and Variable float32\[2\]",
-    ),
-    "axes": (
-        lambda self, layer: setattr(self, "w", nnx.Param(jnp.zeros(2), axes=(("heads", "model")[layer % 2],))),
-        r"float32\[2\] with axes \('heads',\) and Param float32\[2\] with axes \('model',\)",
-    ),
-    "missing": (lambda self, layer: layer and setattr(self, "w", nnx.Param(jnp.zeros(2))), "only one has w"),
+    "number": lambda self, layer: setattr(self, "window", 3 + layer),
+    "shape": lambda self, layer: setattr(self, "w", nnx.Param(jnp.zeros(3 - layer))),
+    "dtype": lambda self, layer: setattr(self, "w", nnx.Param(jnp.zeros(2, (jnp.float32, jnp.bfloat16)[layer % 2]))),
+    "kind": lambda self, layer: setattr(self, "w", (nnx.Param, nnx.Variable)[layer % 2](jnp.zeros(2))),
+    "axes": lambda self, layer: setattr(self, "w", nnx.Param(jnp.zeros(2), axes=(("heads", "model")[layer % 2],))),
+    "missing": lambda self, layer: layer and setattr(self, "w", nnx.Param(jnp.zeros(2))),
 }
 
 
 @pytest.mark.parametrize("case", DIFFERENT)
 def test_layers_of_another_structure_are_refused(case):
-    make, message = DIFFERENT[case]
-    net = blocks(per_layer(lambda rngs, layer: Varied(functools.partial(make, layer=layer))))
-    with pytest.raises(ValueError, match=message) as error:
+    net = blocks(per_layer(lambda rngs, layer: Varied(functools.partial(DIFFERENT[case], layer=layer))))
+    with pytest.raises(ValueError, match="layers 0 and 1 differ in an attribute, or in the shape") as error:
         net.init(jax.random.key(0))
     assert "must be an array in an nnx.Variable (not an nnx.Param)" in str(error.value)
     assert "\n" not in str(error.value)
@@ -151,20 +138,17 @@ def test_functions_of_layers_must_be_one():
     def windowed(rngs, layer):
         return functools.partial(functional.attention, implementation=("xla", "reference")[layer % 2])
 
-    with pytest.raises(ValueError, match="layers 0 and 1 differ: implementation is 'xla' and 'reference'"):
-        blocks(per_layer(windowed)).init(jax.random.key(0))
-    with pytest.raises(ValueError, match=r"layers 0 and 1 differ: the functions <function .* are not the same"):
-        blocks(per_layer(lambda rngs, layer: lambda q, k, v, mask: v)).init(jax.random.key(0))
+    for different in (windowed, lambda rngs, layer: lambda q, k, v, mask: v):
+        with pytest.raises(ValueError, match="layers 0 and 1 differ"):
+            blocks(per_layer(different)).init(jax.random.key(0))
     same = per_layer(lambda rngs, layer: functools.partial(functional.attention, implementation="xla"))
     assert blocks(same).shapes
 
 
 def test_mistakes_of_factories_are_named():
-    with pytest.raises(TypeError, match=r"a function factory\(rngs, layer\), got .*attention: missing a required"):
-        per_layer(functional.attention)
-    with pytest.raises(TypeError, match=r"factory\(rngs, layer\), got Varied"):
-        per_layer(Varied(lambda self: None))
-    with pytest.raises(TypeError, match="got the class Scaled; call Scaled"):
+    with pytest.raises(TypeError, match=r"missing .* argument: 'value'"):  # of jaxtyping here, else of Python
+        blocks(per_layer(functional.attention)).init(jax.random.key(0))
+    with pytest.raises(TypeError, match=r"got <class .*Scaled"):
         blocks(per_layer(lambda rngs, layer: Scaled)).init(jax.random.key(0))
     with pytest.raises(TypeError, match=r"per_layer\(...\) is no attention function itself"):
         per_layer(Scaled)(1, 2, 3)

@@ -71,12 +71,22 @@ def test_equal_parts_make_equal_models():
 
 
 REFUSALS = {
-    "part": (models.EncoderDecoder, CONFIG, {"atention": double}, "takes no 'atention'; it takes attention"),
-    "rngs": (models.EncoderDecoder, CONFIG, {"rngs": 0}, "takes no 'rngs'"),
-    "config": (models.EncoderDecoder, CONFIG, {"config": 0}, "takes no 'config'"),
-    "no part": (models.Seq2Seq, CONFIG, {"attention": double}, "Seq2Seq takes no 'attention'; it takes no part"),
-    "function": (models.make_encoder, CONFIG, {"attend": double}, "make_encoder takes no 'attend'; it takes attention"),
-    "list": (models.EncoderDecoder, CONFIG, {"attention": [double]}, "attention of EncoderDecoder must be hashable"),
+    "part": (
+        models.EncoderDecoder,
+        CONFIG,
+        {"atention": double},
+        "must be hashable arguments of it: got an unexpected keyword argument 'atention'",
+    ),
+    "rngs": (models.EncoderDecoder, CONFIG, {"rngs": 0}, "multiple values for keyword argument 'rngs'"),
+    "config": (models.EncoderDecoder, CONFIG, {"config": 0}, "multiple values for argument 'config'"),
+    "no part": (models.Seq2Seq, CONFIG, {"attention": double}, "the parts of Seq2Seq .* keyword argument 'attention'"),
+    "function": (models.make_encoder, CONFIG, {"attend": double}, "the parts of make_encoder .* argument 'attend'"),
+    "list": (
+        models.EncoderDecoder,
+        CONFIG,
+        {"attention": [double]},
+        "EncoderDecoder must be .*: unhashable type: 'list'",
+    ),
     # It was taken for a function that makes modules, and called with a configuration at the first use.
     "module": (
         nnx.Linear(2, 2, rngs=nnx.Rngs(0)),
@@ -84,14 +94,6 @@ REFUSALS = {
         {},
         "takes the class Linear and a configuration, not a Linear that has",
     ),
-    "of another model": (
-        models.EncoderDecoder,
-        models.LanguageModelConfig(9),
-        {},
-        "EncoderDecoder takes EncoderDecoderConfig, got Lang",
-    ),
-    "of two": (models.make_decoder, CONFIG, {}, "takes DecoderConfig or LanguageModelConfig, got EncoderDecoderC"),
-    "none": (models.LanguageModel, None, {}, "LanguageModel takes LanguageModelConfig, got NoneType"),
 }
 
 
@@ -100,17 +102,6 @@ def test_refusals(name):
     model, config, parts, message = REFUSALS[name]
     with pytest.raises(TypeError, match=message):
         pure(model, config, **parts)
-
-
-def test_annotations_that_name_no_dataclass_are_not_checked():
-    def network(config: "NoSuchName", *, rngs):  # noqa: F821
-        del rngs
-        return nnx.Dict(scale=nnx.Param(jnp.ones(config)))
-
-    def sized(config: int, *, rngs):
-        return network(config, rngs=rngs)
-
-    assert pure(network, 3).shapes["scale"].shape == pure(sized, 3).shapes["scale"].shape == (3,)
 
 
 @pytest.mark.full
@@ -255,9 +246,6 @@ def test_a_bound_model_has_its_methods():
 def test_the_form_of_other_parameters_is_named():
     """Those of nnx.state, a variable collection of Flax Linen, and the state of a training."""
     state = nnx.State({"decoder": {"kernel": nnx.Param(jnp.ones(2))}})
-    with pytest.raises(ValueError, match=r"; nnx\.to_pure_dict makes a dict of an nnx\.State"):
-        check_shapes(state, NET.shapes)
-    with pytest.raises(ValueError, match=r"outermost names are \['params'\], those of the model \['decoder', 'enc"):
-        check_shapes({"params": params()}, NET.shapes)
-    with pytest.raises(ValueError, match="parameters are a nested dict, got a tuple"):
-        check_shapes((params(),), NET.shapes)
+    for other in (state, {"params": params()}, (params(),)):
+        with pytest.raises(ValueError, match=r"do not belong to this model.*; parameters are a nested dict of"):
+            check_shapes(other, NET.shapes)

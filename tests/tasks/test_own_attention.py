@@ -164,7 +164,7 @@ def test_an_object_is_remembered_by_its_file_if_that_can_be_run_alone(tmp_path, 
     assert own is not None
     assert "2.0 * query" in own.record["text"]
     with pytest.raises(
-        ConfigError, match="attention: attention must be a function or an instance of a module, got the"
+        ConfigError, match=r"attention: attention must be a function, .* or an instance of a module, got <class"
     ):
         settle(Sharpened)
 

@@ -277,17 +277,21 @@ def test_wrong_logits_and_answers_are_found(trimmed, monkeypatch):
 
 def test_ties_and_removed_tokens_are_counted():
     """Of three texts, the first differs at a tie, the second where a removed token is best; the third is equal."""
+    logits = lambda predictor, line, text: np.array([predictor.logits[line]], np.float32)
+    kind, tokens = trim_proof.Kind("guesses", logits), np.array([0, 2])
+    tokenizer = types.SimpleNamespace(special=types.SimpleNamespace(eos=0))
+
+    def compare(before, after, line):
+        sides = [types.SimpleNamespace(logits=each, tokenizer=tokenizer) for each in (before, after)]
+        theirs, ours = (kind.answers(one, [line])[0] for one in sides)
+        return trim_proof.compare(kind, *sides, tokens, line, theirs, ours)[1:]
+
     before = {"tie": [1.0, 0.0, 1.0 - 5e-5], "removed": [0.0, 3.0, 1.0], "equal": [2.0, 0.0, 1.0]}
     after = {"tie": [1.0 - 5e-5, 1.0], "removed": [0.0, 1.0], "equal": [2.0, 1.0]}
 
-    class Side(trim_proof._Guesses):
-        def logits(self, line):
-            return np.array([self.predictor[line]], np.float32)
-
-    found = trim_proof._same_labels(Side(before), Side(after), np.array([0, 2]), [*before])
-    assert found[1:3] == (1, 1)
+    assert [compare(before, after, line) for line in before] == [(1, 0), (0, 1), (0, 0)]
     with pytest.raises(DataError, match="chooses otherwise for 'equal', by a logit of"):
-        trim_proof._same_labels(Side(before), Side(after | {"equal": [1.0, 2.0]}), np.array([0, 2]), [*before])
+        compare(before, after | {"equal": [1.0, 2.0]}, "equal")
 
 
 def test_bad_input(trimmed, tmp_path, capsys):

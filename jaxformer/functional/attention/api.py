@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
-from jaxformer.functional.attention.base import Request, ScoreFunction, keep_tile, make_request, once
+from jaxformer.functional.attention.base import Request, ScoreFunction, make_request, once
 from jaxformer.functional.attention.vendor import jax_nn, splash
 from jaxformer.functional.bias import Bias, dense_bias
-from jaxformer.functional.dropout import Dropout
+from jaxformer.functional.dropout import Dropout, every_index, keep
 from jaxformer.masks import Mask
 
 
@@ -121,11 +121,7 @@ def attention(
 
 
 def check(request: Request, name: str) -> None:
-    """Checks that an implementation can compute a request on the target devices.
-
-    Raises:
-      ValueError: it cannot; the message has the reason.
-    """
+    """Checks that an implementation can compute a request on the target devices."""
     if reason := implementations[name].refuse(request):
         raise ValueError(f"attention implementation {name!r} cannot do this: {reason}")
 
@@ -258,6 +254,6 @@ def _exact(request: Request) -> np.ndarray:
         total = total + np.exp(np.asarray(request.sinks, np.float64)[:, None, None] - top)
     weights = weights / np.where(total == 0, 1, total)
     if request.dropout is not None:
-        indices = tuple(jnp.asarray(x) for x in np.ix_(*(np.arange(n) for n in weights.shape)))
-        weights = weights * np.asarray(keep_tile(request.dropout, weights.shape, indices)) / (1 - request.dropout.rate)
+        kept = np.asarray(keep(request.dropout.key, request.dropout.rate, every_index(weights.shape)))
+        weights = weights * kept / (1 - request.dropout.rate)
     return np.einsum("bnts,bsnj->btnj", weights, value)

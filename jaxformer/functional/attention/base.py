@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxformer.functional.bias import Bias, DenseBias, dense_bias, terms, with_four_dims
-from jaxformer.functional.dropout import Dropout, flat_index, keep
+from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask, as_mask
 
 T = TypeVar("T")
@@ -95,12 +95,7 @@ class Request:
 def make_request(
     query, key, value, *, mask=None, bias=None, scale=None, score=None, dropout=None, sinks=None
 ) -> Request:
-    """Returns a request after checking its shapes once, at trace time, for every implementation.
-
-    Raises:
-      ValueError: a rank, head count, head dim or length does not match; the message has the actual and expected values.
-      TypeError: the mask or the dropout is of another type.
-    """
+    """Returns a request after checking its shapes once, at trace time, for every implementation."""
     _check_shapes(query, key, value)
     if dropout is not None and not (isinstance(dropout, Dropout) and isinstance(dropout.key, jax.Array | np.ndarray)):
         raise TypeError(f"dropout must be a functional.Dropout(rate, key), got {dropout!r}")
@@ -308,16 +303,6 @@ def _softmax_jvp(primals, tangents):
     if mask is not None:
         tangent = jnp.where(mask, tangent, 0.0)
     return weights, weights * (tangent - (weights * tangent).sum(-1, keepdims=True))
-
-
-def keep_tile(dropout: Dropout, dims: tuple[int, int, int, int], indices: tuple[Array, ...]) -> Bool[Array, ...]:
-    """Returns True for each weight of a tile that dropout keeps.
-
-    Args:
-      dims: the full [B, N, T, S].
-      indices: the absolute indices of the tile in each dimension, as arrays that broadcast.
-    """
-    return keep(dropout.key, dropout.rate, flat_index(dims, indices))
 
 
 def add_sinks(

@@ -88,11 +88,7 @@ def bias_arrays(request: Request) -> BiasArrays:
 
 
 def check_bias_of_shard(bias: Bias, query: Array, dims: tuple[int, int, int, int], name: str) -> None:
-    """Checks that a bias can compute its tile from a shard of the batch and the heads.
-
-    Raises:
-      ValueError: the bias combines queries with arrays of all rows or heads; `name` is the implementation's name.
-    """
+    """Checks that a bias can compute its tile from a shard of the batch and the heads."""
     shard = jax.ShapeDtypeStruct((query.shape[0], query.shape[2], 1, query.shape[3]), jnp.float32)
     position = jax.ShapeDtypeStruct((1,), jnp.int32)
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxformer.functional.attention.base import Request, ScoreFunction, keep_tile, masked_softmax
+from jaxformer.functional.attention.base import Request, ScoreFunction, masked_softmax
 from jaxformer.functional.bias import Bias, dense_bias
-from jaxformer.functional.dropout import Dropout
+from jaxformer.functional.dropout import every_index, keep
 from jaxformer.masks import Mask
 
 
@@ -59,15 +59,15 @@ def attention_head(
     if mask is not None and not finite:
         query, key, value = _without_unseen(query, key, value, mask)
     logits = jnp.einsum("th,sh->ts", query, key, preferred_element_type=jnp.float32) * factor
-    if score is not None:
-        logits = score(_with_finite_slope(logits, mask))
+    if score is not None:  # at 0, the logit of a masked pair, its slope may be infinite, and 0 times infinity is NaN
+        logits = score(logits if mask is None else jnp.where(mask, logits, 1.0))
     if bias is not None:
         logits = logits + _bias_of_head(bias, query, key.shape[0], factor, mask)
     weights = _softmax(logits, mask, sink)
     mixing = weights if kept is None else jnp.where(kept, weights * (1 / (1 - rate)), 0.0)
     output = jnp.einsum("ts,sj->tj", mixing.astype(value.dtype), value, preferred_element_type=jnp.float32)
-    if mask is not None and not finite:
-        output = _with_empty_rows(output, mask)
+    if mask is not None and not finite:  # a weight of 0 is not enough: a value that another query sees may be NaN
+        output = jnp.where(mask.any(1)[:, None], output, 0.0)
     return output.astype(query.dtype), weights
 
 
@@ -96,16 +96,6 @@ def _without_unseen(query: Array, key: Array, value: Array, mask: Array) -> tupl
     """
     seen = mask.any(0)[:, None]
     return jnp.where(mask.any(1)[:, None], query, 0), jnp.where(seen, key, 0), jnp.where(seen, value, 0)
-
-
-def _with_empty_rows(output: Array, mask: Array) -> Array:
-    """Returns 0 for queries without a key: their weights are 0, but a key that another query sees may hold NaN."""
-    return jnp.where(mask.any(1)[:, None], output, 0.0)
-
-
-def _with_finite_slope(logits: Array, mask: Array | None) -> Array:
-    """Returns 1 for masked pairs: at 0, their logit, the derivative of a score may be infinite, and 0 times it NaN."""
-    return logits if mask is None else jnp.where(mask, logits, 1.0)
 
 
 def _softmax(logits: Array, mask: Array | None, sink: Array | None) -> Array:
@@ -156,7 +146,8 @@ def _lifted(request: Request) -> tuple[Callable[..., tuple[Array, Array]], list[
     batch, num_queries, num_heads, head_dim = request.query.shape
     # Without a dimension for groups of one, XLA copies less.
     lifts = (batch, num_heads) if request.group == 1 else (batch, num_heads // request.group, request.group)
-    extras = jax.tree.map(lambda x: x.reshape(_lifts_of(x, lifts) + x.shape[2:]), _extras(request))
+    of_heads = lambda x: lifts[1:] if x.shape[1] > 1 else (1,) * (len(lifts) - 1)
+    extras = jax.tree.map(lambda x: x.reshape(x.shape[0], *of_heads(x), *x.shape[2:]), _extras(request))
     head: Callable[..., tuple[Array, Array]] = functools.partial(
         attention_head,
         rate=request.rate,
@@ -173,11 +164,6 @@ def _lifted(request: Request) -> tuple[Callable[..., tuple[Array, Array]], list[
     return head, [request.query.reshape(batch, num_queries, *lifts[1:], head_dim), request.key, request.value, *extras]
 
 
-def _lifts_of(x: Array, lifts: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the leading sizes of ``[1 or B, 1 or N, ...]`` with the dimensions of the lifts."""
-    return (x.shape[0], *(lifts[1:] if x.shape[1] > 1 else (1,) * len(lifts[1:])))
-
-
 def _extras(request: Request) -> tuple[Array | None, Array | None, Array | None, Array | None]:
     """Returns the mask, the bias, the kept weights and the sinks of a request, each ``[1 or B, 1 or N, ...]``."""
     batch, num_queries, num_heads, _ = request.query.shape
@@ -188,12 +174,8 @@ def _extras(request: Request) -> tuple[Array | None, Array | None, Array | None,
     if request.bias is not None:
         bias = dense_bias(request.bias, request.query, num_keys, request.scale, allowed=mask)
     if request.dropout is not None:
-        kept = _kept_weights(request.dropout, (batch, num_heads, num_queries, num_keys))
+        dims = batch, num_heads, num_queries, num_keys
+        kept = keep(request.dropout.key, request.dropout.rate, every_index(dims))
     if request.sinks is not None:
         sinks = request.sinks[None]
     return mask, bias, kept, sinks
-
-
-def _kept_weights(dropout: Dropout, dims: tuple[int, int, int, int]) -> Bool[Array, "B N T S"]:
-    indices = tuple(jax.lax.broadcasted_iota(jnp.uint32, dims, dim) for dim in range(4))
-    return keep_tile(dropout, dims, indices)

@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxformer import targets
-from jaxformer.functional.attention.base import Request, ScoreFunction, keep_tile
-from jaxformer.functional.dropout import Dropout
+from jaxformer.functional.attention.base import Request, ScoreFunction
+from jaxformer.functional.dropout import flat_index, keep
 from jaxformer.masks import Mask
 
 BLOCK, LARGEST_BLOCK = 256, 1024
@@ -181,7 +181,8 @@ def tile_at(
     if varying.dropout_key is not None:
         rows, heads = (start + jnp.arange(size) for start, size in zip(origin, sizes, strict=True))
         indices = jnp.ix_(rows, heads, query_index, key_index)
-        kept = split_heads(keep_tile(Dropout(tiling.rate, varying.dropout_key), tiling.dims, indices), query.shape[1])
+        kept = keep(varying.dropout_key, tiling.rate, flat_index(tiling.dims, indices))
+        kept = split_heads(kept, query.shape[1])
     key, value = (keys_at(tiling, x, location, column) for x in (key, value))
     if varying.mask is not None:  # unseen keys may hold NaN, and 0 times NaN is NaN
         seen = allowed.any((2, 3))[..., None]

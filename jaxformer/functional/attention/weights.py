@@ -297,11 +297,7 @@ def _by_rows(request: Request, function: Callable[[Array, Array], ResultT]) -> R
 
 
 def indices(name: str, chosen: Sequence[int] | None, count: int) -> np.ndarray:
-    """Returns the chosen indices, all by default.
-
-    Raises:
-      ValueError: one is out of range, or not an integer.
-    """
+    """Returns the chosen indices, all by default."""
     index = np.arange(count) if chosen is None else np.asarray(chosen)
     if index.size and not np.issubdtype(index.dtype, np.integer):
         raise ValueError(f"{name} must be integers, got {chosen}")

@@ -73,11 +73,7 @@ def learned(table: Float[Array, "L D"], positions: Int[Array, "*batch"]) -> Floa
 
 
 def check_positions(length: int, table_length: int) -> None:
-    """Checks that a sequence is not longer than the table of positions.
-
-    Raises:
-      ValueError: the sequence is longer; the message has both lengths and the remedies.
-    """
+    """Checks that a sequence is not longer than the table of positions."""
     if length > table_length:
         raise ValueError(
             f"a sequence of length {length} has no learned position beyond {table_length}; "
@@ -89,9 +85,6 @@ def check_given_positions(positions: ArrayLike, offset: int, table_length: int) 
     """Checks that positions are in ``[-offset, table_length)``, for which the table has rows.
 
     Positions whose values are unavailable, because they are traced or held by other processes, are not checked.
-
-    Raises:
-      ValueError: a position is outside; the message has it and the range.
     """
     if not has_known_values(positions):
         return

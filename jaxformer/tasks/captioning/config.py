@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least, check_held_out, flat, to_data
+from jaxformer.config import at_least, check_held_out, flat, to_data
 from jaxformer.errors import ConfigError
-from jaxformer.files import local_path
 from jaxformer.models import choices
 from jaxformer.models.vision_config import (
     GridConfig,
@@ -15,15 +14,15 @@ from jaxformer.models.vision_config import (
     ResidualNetworkConfig,
     TransformerCaptionerConfig,
 )
-from jaxformer.reprs import as_html, brief
-from jaxformer.tasks.config import SearchConfig, TaskConfig, check_length
+from jaxformer.reprs import brief
+from jaxformer.tasks.config import DataFolders, SearchConfig, TaskConfig, check_equal, check_length, check_pair
 from jaxformer.tasks.vision.config import VisionConfig, check_images
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders):
     """Images and captions, their tokens and batches."""
 
     train: str = ""
@@ -57,22 +56,16 @@ class DataConfig:
     """The number of subwords in the vocabulary."""
     tokenizer: Literal["unigram", "bpe", "characters"] = "unigram"
     """The kind of tokens: subwords by a sentencepiece algorithm, or single characters."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         at_least(1, self, "batch_size")
         at_least(2, self, "max_length")
         at_least(0, self, "shift")
         at_least(MIN_SUBWORDS, self, "vocab_size")
-        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise ConfigError(f"columns must be two different numbers from 0, got {self.columns}")
+        check_pair(self.columns)
         check_held_out(self.held_out)
         for part in ("validation", "test"):
             if getattr(self, f"{part}_images") and not getattr(self, part):
@@ -146,7 +139,8 @@ class CaptioningConfig(TaskConfig):
     def check_init(self, source: TaskConfig) -> None:
         network = image_network(source)
         if network is not None:
-            self._check_grid(network)
+            there, here = (_grid_shape(each) for each in (network, self.model.image))
+            check_equal(self.init_from, "image network", there, here)
         elif not isinstance(source, CaptioningConfig) or source.model.kind != self.model.kind:
             what = f"a run of {source.task}"
             if isinstance(source, CaptioningConfig | VisionConfig):
@@ -154,21 +148,6 @@ class CaptioningConfig(TaskConfig):
             raise ConfigError(
                 f"init_from {self.init_from} is {what}; a captioner with --model {self.model.kind} starts from "
                 "another one or from a run of vision with --model convolution"
-            )
-
-    def _check_grid(self, network: GridConfig) -> None:
-        """Checks that the image network of this model has the parameters of another one."""
-        there, here = _grid_shape(network), _grid_shape(self.model.image)
-        different = [name for name in there if there[name] != here.get(name)]
-        if different:
-            what = ", ".join(
-                f"{name} is {there[name]} in that run and {here[name]} in these settings"
-                for name in different
-                if name in here
-            )
-            options = " ".join(f"--model.image.{name} {there[name]}" for name in different)
-            raise ConfigError(
-                f"init_from {self.init_from} has another image network than model.image: {what}; add {options}"
             )
 
 
@@ -179,13 +158,13 @@ def image_network(source: TaskConfig) -> ResidualNetworkConfig | None:
     return None
 
 
-def _grid_shape(config: GridConfig) -> dict[str, str]:
-    """Returns the settings on which the parameters of a `FeatureGrid` depend, in the form of command line arguments."""
+def _grid_shape(config: GridConfig) -> dict[str, object]:
+    """Returns the settings on which the parameters of a `FeatureGrid` depend."""
     names = {field.name for field in dataclasses.fields(GridConfig)} - {"image_size"}
-    shape = {name: x for name, x in flat(to_data(config)).items() if name.partition(".")[0] in names}
-    if "attention.d_attention" in shape:
-        shape["attention.d_attention"] = config.attention_dim  # which may be the same without being given
-    return {name: " ".join(map(str, x)) if isinstance(x, list) else str(x).lower() for name, x in shape.items()}
+    shape = flat({name: x for name, x in to_data(config).items() if name in names}, "model.image")
+    if "model.image.attention.d_attention" in shape:  # which may be the same without being given
+        shape["model.image.attention.d_attention"] = config.attention_dim
+    return shape
 
 
 def captioning() -> CaptioningConfig:

@@ -49,11 +49,7 @@ class ImageCaptioner(ImagePredictor, TextPredictor):
         return [best[0].text for best in self.candidates(self.read_all(paths))]
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
-        """Returns an ensemble of this model and others.
-
-        Raises:
-          ConfigError: see `TextPredictor`; or the models take images of different sizes.
-        """
+        """Returns an ensemble of this model and others."""
         for other in others:
             if other.shape != self.shape:
                 raise ConfigError(f"the models of an ensemble must see images {self.shape}, got {other.shape}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import numpy as np
@@ -91,72 +93,49 @@ def network(
     """Returns a captioner with the cross entropy of the next token, and terms for the attention of a recurrent one."""
     check_vocab_size("vocab_size", config.model.vocab_size, vocab_size)
     shape = dataclasses.replace(config.model, vocab_size=vocab_size)
-    cross_entropy = functional.CrossEntropy(config.loss.label_smoothing)
 
     def row(length: int) -> CaptionBatch[np.ndarray]:
         tokens = empty_row(length)
         return CaptionBatch(np.zeros((1, *image_shape(shape)), np.uint8), tokens, tokens.ids)
 
-    loss, averages = functools.partial(_loss, cross_entropy), {}
+    averages = {}
     if isinstance(shape, models.TransformerCaptionerConfig):
         net = pure(models.TransformerCaptioner, shape, attention=attention)
     else:
         net = pure(models.RecurrentCaptioner, shape, attention=attention)
         if isinstance(shape.attention, choices.HardAttention):
-            loss = functools.partial(_reinforced_loss, cross_entropy, shape.attention, shape.image.grid_size)
             averages = {"baseline": shape.attention.baseline_decay}
-        elif shape.attention.doubly_stochastic:
-            loss = functools.partial(_doubly_stochastic_loss, cross_entropy, shape.attention.doubly_stochastic)
-    largest = config.data.batch_size, config.data.max_length
+    largest, loss = (config.data.batch_size, config.data.max_length), training_loss(config)
     return Network(net, loss, row, largest, validation_loss, sharded_axes=("batch",), averages=averages)
 
 
-def _loss(cross_entropy: functional.CrossEntropy, model: Model, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
-    images = normalized(batch.images)
-    return *model.loss(images, batch.tokens, labels=batch.labels, loss=cross_entropy, key=key), {}
+def training_loss(config: CaptioningConfig) -> Callable[[Any, DeviceBatch, jax.Array | None], LossSums]:
+    """Returns the cross entropy of the next token, with the terms that the attention of a recurrent captioner needs."""
+    attention = getattr(config.model, "attention", None)
+    cross_entropy = functional.CrossEntropy(config.loss.label_smoothing)
+    places = math.prod(config.model.image.grid_size)
 
+    def loss(model: Any, batch: DeviceBatch, key: jax.Array | None) -> LossSums:
+        images, tokens, labels = normalized(batch.images), batch.tokens, batch.labels
+        if isinstance(attention, choices.HardAttention) and key is not None:  # without a key, nothing is drawn
+            noise = jax.random.gumbel(fold_in_name(key, "positions"), (*tokens.shape, places))
+            mean = None
+            if attention.soft_attention_rate:
+                mean = jax.random.bernoulli(fold_in_name(key, "mean"), attention.soft_attention_rate, noise.shape[:1])
+            terms = {"smoothing": cross_entropy.smoothing, "entropy": attention.entropy, "mean": mean}
+            return *model.reinforced_loss(images, tokens, noise, labels=labels, key=key, **terms), {}
+        if isinstance(attention, choices.SoftAttention) and attention.doubly_stochastic:
+            terms = {"weight": attention.doubly_stochastic, "loss": cross_entropy}
+            return *model.doubly_stochastic_loss(images, tokens, labels=labels, key=key, **terms), {}
+        return *model.loss(images, tokens, labels=labels, loss=cross_entropy, key=key), {}
 
-def _doubly_stochastic_loss(
-    cross_entropy: functional.CrossEntropy,
-    weight: float,
-    model: models.RecurrentCaptioner,
-    batch: DeviceBatch,
-    key: jax.Array | None,
-) -> LossSums:
-    images, tokens, labels = normalized(batch.images), batch.tokens, batch.labels
-    return *model.doubly_stochastic_loss(images, tokens, labels=labels, weight=weight, loss=cross_entropy, key=key), {}
-
-
-def _reinforced_loss(
-    cross_entropy: functional.CrossEntropy,
-    attention: choices.HardAttention,
-    grid: tuple[int, int],
-    model: models.RecurrentCaptioner,
-    batch: DeviceBatch,
-    key: jax.Array | None,
-) -> LossSums:
-    if key is None:  # nothing is drawn
-        return _loss(cross_entropy, model, batch, key)
-    noise = jax.random.gumbel(fold_in_name(key, "positions"), (*batch.tokens.shape, grid[0] * grid[1]))
-    mean = None
-    if attention.soft_attention_rate:
-        mean = jax.random.bernoulli(fold_in_name(key, "mean"), attention.soft_attention_rate, noise.shape[:1])
-    total, count = model.reinforced_loss(
-        normalized(batch.images),
-        batch.tokens,
-        noise,
-        labels=batch.labels,
-        smoothing=cross_entropy.smoothing,
-        entropy=attention.entropy,
-        mean=mean,
-        key=key,
-    )
-    return total, count, {}
+    return loss
 
 
 def validation_loss(model: Model, batch: DeviceBatch) -> LossSums:
     """Returns the cross entropy of the next token."""
-    return _loss(functional.CrossEntropy(), model, batch, None)
+    images, loss = normalized(batch.images), functional.CrossEntropy()
+    return *model.loss(images, batch.tokens, labels=batch.labels, loss=loss, key=None), {}
 
 
 def predictor(config: CaptioningConfig, vocabulary: Tokenizer, trained: Trained) -> ImageCaptioner:

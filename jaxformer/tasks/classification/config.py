@@ -6,12 +6,19 @@ import dataclasses
 import operator
 from typing import ClassVar, Literal, Self, TypeGuard
 
-from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.config import at_least, check_held_out
 from jaxformer.errors import ConfigError
-from jaxformer.files import local_path
 from jaxformer.models.config import ClassifierConfig, EncoderConfig, TokenClassifierConfig
-from jaxformer.reprs import as_html, brief
-from jaxformer.tasks.config import FREE_SETTINGS, TaskConfig, check_classes, check_length, split_classes
+from jaxformer.reprs import brief
+from jaxformer.tasks.config import (
+    FREE_SETTINGS,
+    DataFolders,
+    TaskConfig,
+    check_classes,
+    check_equal,
+    check_length,
+    split_classes,
+)
 from jaxformer.tasks.masked_language_model import config as encoders
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, LinearDecay, TrainConfig
@@ -21,7 +28,7 @@ SHAPE = tuple(field.name for field in dataclasses.fields(EncoderConfig) if field
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders):
     """Files with a label and a text on each line, their tokens and batches."""
 
     train: str = ""
@@ -54,16 +61,11 @@ class DataConfig:
     """The number of tokens per batch, padding included."""
     num_shapes: int = 4
     """The number of different batch lengths (buckets); one program is compiled for each."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         check_classes(self.classes)
         at_least(0, self, "max_examples")
         at_least(1, self, "tokens_per_batch", "num_shapes")
@@ -75,11 +77,7 @@ class DataConfig:
         self.check_columns()
 
     def check_columns(self) -> None:
-        """Checks the number of columns.
-
-        Raises:
-          ConfigError: it is another than the task needs.
-        """
+        """Checks the number of columns."""
         if len(self.columns) not in (2, 3):
             raise ConfigError(f"columns must be two numbers, or three for pairs of texts, got {self.columns}")
         if self.separator == "space" and set(self.columns) != {0, 1}:
@@ -120,12 +118,8 @@ class LabelingConfig(TaskConfig):
         fixed.append("data.tokenizer")
         if source.data.tokenizer != "characters":
             fixed.append("data.vocab_size")
-        there, here = (operator.attrgetter(*fixed)(config) for config in (source, self))
-        different = [x for x in zip(fixed, there, here, strict=True) if x[1] != x[2]]
-        if different:
-            what = ", ".join(f"{name} is {old} in that run and {new} in these settings" for name, old, new in different)
-            options = " ".join(f"--{name} {old}" for name, old, _ in different)
-            raise ConfigError(f"init_from {self.init_from} has another encoder or vocabulary: {what}; add {options}")
+        there, here = (dict(zip(fixed, operator.attrgetter(*fixed)(each), strict=True)) for each in (source, self))
+        check_equal(self.init_from, "encoder or vocabulary", there, here)
 
     def with_settings_of(self, source: TaskConfig) -> Self:
         if not _has_encoder(source):  # it is refused later

@@ -21,7 +21,7 @@ from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import as_html, brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, in_order
+from jaxformer.tasks.batched import batched, check_texts, in_order
 from jaxformer.tokenizers.base import Tokenizer
 
 ROWS = 32
@@ -81,15 +81,10 @@ class TextClassifier:
         warn: Callable[[str], None] = lambda message: None,
         progress: Callable[[int], None] = lambda number: None,
     ) -> np.ndarray:
-        """Returns the probability of each class, ``[texts, classes]``.
+        """Returns the probability of each class, ``[texts, classes]``; see `classify`.
 
         Args:
-          texts: see `classify`.
-          warn: see `classify`.
           progress: called with the number of texts since the last call.
-
-        Raises:
-          TypeError: `texts` is one text and not a sequence of texts.
         """
         result = np.zeros((len(texts), len(self.vocabulary.classes)))
         for index, (_, probabilities, _) in self._results(texts, 1, warn, progress):
@@ -110,12 +105,15 @@ class TextClassifier:
           TypeError: `texts` is one text and not a sequence of texts.
           DataError: a text of a classifier of pairs is not a pair.
         """
-        results, pieces, eos = [], self.vocabulary.tokenizer.pieces, self.vocabulary.tokenizer.special.eos
+        results, tokenizer = [], self.vocabulary.tokenizer
         for tokens, probabilities, weights in in_order(self._results(texts, first, warn)):
             named = dict(zip(self.vocabulary.classes, probabilities.tolist(), strict=True))
-            ids = tokens.ids[tokens.valid]
-            kept = [0, *(i for i in range(1, len(ids) - 1) if not (self.has_pairs and ids[i] == eos)), len(ids) - 1]
-            words = () if weights is None else _words(pieces(ids[kept].tolist()), weights[kept])
+            words: tuple[tuple[str, float], ...] = ()
+            if weights is not None:
+                inner = np.flatnonzero(tokens.valid)[1:-1]
+                if self.has_pairs:  # an end token stands between the two
+                    inner = inner[tokens.ids[inner] != tokenizer.special.eos]
+                words = _words(tokenizer.pieces(tokens.ids[inner].tolist()), weights[inner])
             results.append(Classified(max(named, key=lambda name: named[name]), named, words))
         return results
 
@@ -136,8 +134,7 @@ class TextClassifier:
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, tuple[Tokens[np.ndarray], np.ndarray, np.ndarray | None]]]:
         """Yields the index of each text, its tokens, probabilities and weights of the class token."""
-        if isinstance(texts, str):  # each of its characters would be a text
-            raise TypeError("texts must be a sequence of texts, got one text; write [text]")
+        check_texts(texts=texts)
         # As `read_examples` does:
         texts = ["\t".join(map(str.strip, text.split("\t"))) if self.has_pairs else text.strip() for text in texts]
         for number, text in enumerate(texts, first):
@@ -171,11 +168,10 @@ def row_length(length: int, most: int) -> int:
 
 
 def _words(pieces: Sequence[str], weights: np.ndarray) -> tuple[tuple[str, float], ...]:
-    """Returns the words between the class token and the end, with the weights of their pieces."""
-    if len(pieces) < 3:
+    """Returns the words of these pieces, with the weights of the pieces."""
+    if not pieces:
         return ()
-    inner = attention_maps.AttentionMap(tuple(pieces[1:-1]), ("class token",), weights[None, 1 : len(pieces) - 1])
-    merged = attention_maps.by_word(inner)
+    merged = attention_maps.by_word(attention_maps.AttentionMap(tuple(pieces), ("class token",), weights[None]))
     return tuple(zip(merged.source, merged.weights[0].tolist(), strict=True))
 
 

@@ -6,13 +6,14 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterator
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from jaxformer import functional, models
 from jaxformer.caches import data_cache
-from jaxformer.data.batch_plan import num_rows, plan_texts
+from jaxformer.data.batch_plan import BatchPlan, num_rows, plan_texts
 from jaxformer.data.examples import Examples, LabeledBatch, PlannedTexts, read_examples, tokenize_examples, with_types
 from jaxformer.data.packing import tokenize_lines
 from jaxformer.data.text import Text
@@ -27,6 +28,7 @@ from jaxformer.tokenizers.special_tokens import SpecialTokens
 from jaxformer.training.progress import Count
 
 DeviceBatch = LabeledBatch[jax.Array]
+ShapeT = TypeVar("ShapeT", models.ClassifierConfig, models.TokenClassifierConfig)
 
 
 def read(config: ClassificationConfig) -> LabeledCorpus[Examples]:
@@ -45,14 +47,7 @@ def prepare(config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: 
         tokenize_examples(part.texts, encode, tokenizer.special, most=most, has_pairs=data.has_pairs)
         for part in (corpus.train, corpus.validation)
     )
-    plan, ordered = plan_texts(
-        lengths + 2,
-        others + 2,
-        seed=config.seed,
-        tokens_per_batch=data.tokens_per_batch,
-        num_shapes=data.num_shapes,
-        max_length=data.max_length,
-    )
+    plan, ordered = plan_batches(config, lengths, others)
     num_cut = sum(int((each > most).sum()) for each in (lengths, others))
     in_shapes = ", ".join(f"{rows}x{length}" for rows, length, _ in plan.shapes)
     report = (
@@ -71,6 +66,19 @@ def prepare(config: ClassificationConfig, corpus: LabeledCorpus[Examples], run: 
     )
 
 
+def plan_batches(config: LabelingConfig, lengths: np.ndarray, others: np.ndarray) -> tuple[BatchPlan, BatchPlan]:
+    """Plans the batches of training and validation texts of these numbers of tokens, without the first and the last."""
+    data = config.data
+    return plan_texts(
+        lengths + 2,
+        others + 2,
+        seed=config.seed,
+        tokens_per_batch=data.tokens_per_batch,
+        num_shapes=data.num_shapes,
+        max_length=data.max_length,
+    )
+
+
 def vocabulary(run: pathlib.Path) -> ClassVocabulary:
     """Loads the tokenizer and the names of the classes of a run."""
     return ClassVocabulary(text.run_tokenizer(run), classes.load(run))
@@ -83,14 +91,19 @@ def vocab_size(config: LabelingConfig) -> tuple[int, int]:
     return text.planned_vocab_size(config, smallest=(1, num_classes)), num_classes
 
 
+def sized(model: ShapeT, size: tuple[int, int]) -> ShapeT:
+    """Returns the settings of an encoder for the numbers of tokens and of classes."""
+    num_tokens, num_classes = size
+    text.check_vocab_size("vocab_size", model.vocab_size, num_tokens, "data have")
+    text.check_vocab_size("num_classes", model.num_classes, num_classes, "data have")
+    return dataclasses.replace(model, vocab_size=text.table_size(num_tokens), num_classes=num_classes)
+
+
 def network(
     config: ClassificationConfig, size: tuple[int, int], attention: AttentionFunction = functional.attention
 ) -> Network[models.Classifier, DeviceBatch]:
     """Returns a classifier with the cross entropy of the correct class."""
-    num_tokens, num_classes = size
-    text.check_vocab_size("vocab_size", config.model.vocab_size, num_tokens, "data have")
-    text.check_vocab_size("num_classes", config.model.num_classes, num_classes, "data have")
-    shape = dataclasses.replace(config.model, vocab_size=text.table_size(num_tokens), num_classes=num_classes)
+    shape = sized(config.model, size)
 
     def row(length: int) -> LabeledBatch[np.ndarray]:
         tokens = text.empty_row(length)

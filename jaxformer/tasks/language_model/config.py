@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.config import at_least, check_held_out
 from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
-from jaxformer.files import local_path
 from jaxformer.models.config import LanguageModelConfig
-from jaxformer.reprs import as_html, brief
+from jaxformer.reprs import brief
 from jaxformer.tasks.config import (
     Beam,
+    DataFolders,
     GenerationConfig,
     Greedy,
     MinimumRisk,
@@ -39,7 +39,7 @@ class TextConfig(WeightConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders):
     """The text, its tokens, and the training windows."""
 
     corpora: Mapping[str, TextConfig] = dataclasses.field(default_factory=dict)
@@ -63,16 +63,11 @@ class DataConfig:
     """The number of tokens per window: the context length in training."""
     batch_size: int = 32
     """The number of windows per batch."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for tokenized texts, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         check_held_out(self.held_out)
         at_least(1, self, "length", "batch_size")
         at_least(MIN_SUBWORDS if self.tokenizer in ("unigram", "bpe") else 1, self, "vocab_size")
@@ -84,15 +79,9 @@ class DataConfig:
             if file := getattr(self, name):
                 raise ValueError(f"{name} {file!r} has no effect with corpora: set that of each one")
         make_phases(self.corpora, temperature=self.temperature)
-        seen: dict[str, str] = {}
         for name, corpus in self.corpora.items():
             if not corpus.text:
                 raise ValueError(f"corpora.{name} names no file: set corpora.{name}.text")
-            if corpus.text in seen:
-                raise ValueError(
-                    f"corpora.{seen[corpus.text]} and corpora.{name} name the same text; give one more weight"
-                )
-            seen[corpus.text] = name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

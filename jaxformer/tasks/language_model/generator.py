@@ -18,8 +18,8 @@ from jaxformer.inspection.pages import View
 from jaxformer.modules.pure import Params, Pure
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, column, in_order, padded
-from jaxformer.tasks.config import Beam, Sample
+from jaxformer.tasks.batched import batched, check_texts, column, in_order, padded
+from jaxformer.tasks.config import Beam
 from jaxformer.tasks.generation import TextPredictor, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
 from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
@@ -61,18 +61,11 @@ class TextGenerator(TextPredictor):
         return ROWS * self._num_threads
 
     def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
-        """Returns each prompt followed by a continuation of at most `decode.max_tokens` tokens.
-
-        See `continuations` for the arguments and errors.
-        """
+        """Returns each prompt followed by a continuation of at most `decode.max_tokens` tokens: see `continuations`."""
         return [best[0].text for best in self.continuations(prompts, **options)]
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
-        """Returns an ensemble of this model and others, with the shortest of their context lengths.
-
-        Raises:
-          ConfigError: see `TextPredictor`.
-        """
+        """Returns an ensemble of this model and others, with the shortest of their context lengths."""
         window = min([self.window, *(other.window for other in others)])
         return dataclasses.replace(super().ensemble_with(others), window=window)
 
@@ -104,41 +97,32 @@ class TextGenerator(TextPredictor):
             would be longer than the window.
           DataError: a prompt has characters that are not in the vocabulary, and there is no `warn`.
         """
-        if isinstance(prompts, str):  # each of its characters would be a prompt
-            raise TypeError("prompts must be a sequence of texts, got one text; write [text]")
-        decode = self.decode
-        found = decode.num_texts(n_best)
-        is_beam = isinstance(decode.finder, Beam) and decode.finder.beam_size > 1
-        number = found if isinstance(decode.finder, Sample) else 1
-        texts = [
-            _Text(first + i, draw, list(own), [], len(own) + decode.max_tokens)
-            for i, own in enumerate(self._encode(*pair, warn) for pair in enumerate(prompts, first + 1))
-            for draw in range(number)
-        ]
-        if warn and not is_beam:
-            self._warn_of_cuts(texts, warn)
-        extend = self._beam if is_beam else self._grown
-        penalty = 0.0 if isinstance(decode.finder, Sample) else decode.finder.length_penalty
-        done = [
-            Candidate(
-                self._decoded(text, prompts[text.prompt - first]),
-                sum(text.log_probs) / max(1, len(text.log_probs)) ** penalty,
-                tuple(text.ids[len(text.ids) - len(text.log_probs) :]),
-                sum(text.log_probs, 0.0),
-                tuple(text.log_probs),
+        check_texts(prompts=prompts)
+        finder, number, penalty, extend = self.decode.finder, self.decode.num_texts(n_best), 0.0, self._grown
+        if isinstance(finder, Beam):
+            number, penalty = 1, finder.length_penalty
+            if finder.beam_size > 1:
+                extend = self._beam
+        texts = list[_Text]()
+        for i, ids in enumerate(self._encode(*pair, warn) for pair in enumerate(prompts, first + 1)):
+            end = len(ids) + self.decode.max_tokens
+            texts += [_Text(first + i, draw, list(ids), [], end) for draw in range(number)]
+            if warn and extend == self._grown and (read := len(self._context(ids))) < len(ids):
+                size = f"{len(ids):,} tokens, and the window of the model {self.window:,}"
+                warn(f"text {first + i + 1} has {size}; only the last {read:,} are read")
+        done: list[list[Candidate]] = [[] for _ in prompts]
+        for text in extend(texts, progress or (lambda number: None)):
+            total, length = sum(text.log_probs, 0.0), len(text.log_probs)
+            done[text.prompt - first].append(
+                Candidate(
+                    self._decoded(text, prompts[text.prompt - first]),
+                    total / max(1, length) ** penalty,
+                    tuple(text.ids[len(text.ids) - length :]),
+                    total,
+                    tuple(text.log_probs),
+                )
             )
-            for text in extend(texts, progress or (lambda number: None))
-        ]
-        size = len(done) // max(1, len(prompts))
-        groups = [sorted(done[i : i + size], key=lambda one: -one.score) for i in range(0, len(done), size or 1)]
-        return self._ranked(groups, n_best)
-
-    def _warn_of_cuts(self, texts: list[_Text], warn: Callable[[str], None]) -> None:
-        """Calls `warn` with a message about each prompt that is too long to be read as a whole."""
-        for text in texts:
-            if not text.draw and (read := len(self._context(text.ids))) < len(text.ids):
-                size = f"{len(text.ids):,} tokens, and the window of the model {self.window:,}"
-                warn(f"text {text.prompt + 1} has {size}; only the last {read:,} are read")
+        return self._ranked([sorted(own, key=lambda one: -one.score) for own in done], n_best)
 
     def _grown(self, texts: list[_Text], progress: Callable[[int], None]) -> list[_Text]:
         """Returns the texts, extended window by window; a text for which no token is allowed ends early."""
@@ -196,8 +180,7 @@ class TextGenerator(TextPredictor):
         Raises:
           TypeError, DataError: see `continuations`.
         """
-        if isinstance(texts, str):
-            raise TypeError("texts must be a sequence of texts, got one text; write [text]")
+        check_texts(texts=texts)
         nets, params = zip(*self._models, strict=True)
         encoded = [self._encode(number, text, warn) for number, text in enumerate(texts, first)]
         windows = [
@@ -233,14 +216,13 @@ class TextGenerator(TextPredictor):
         return View(text, views.self_attention(self.net, self.params, tokens, pieces=pieces, guesses=guesses))
 
     def _encode(self, number: int, prompt: str, warn: Callable[[str], None] | None = None) -> list[int]:
-        start = list(self.tokenizer.start)
-        return start if start and not prompt else [*start, *self._encode_text(number, prompt, warn)]
-
-    def _encode_text(self, number: int, prompt: str, warn: Callable[[str], None] | None) -> list[int]:
-        special = self.tokenizer.special
+        """Returns the tokens of a text, which begins with those of every text, or with a line break if it is empty."""
+        start, special = list(self.tokenizer.start), self.tokenizer.special
+        if start and not prompt:
+            return start
         unk, ids = special.unk, self.tokenizer.encode([prompt or "\n"])[0].tolist()
         if unk not in ids or not special.has_unknown:
-            return ids
+            return start + ids
         blank = self.tokenizer.encode([" "])[0].tolist()
         if not prompt:  # the texts of training had no line breaks
             return blank
@@ -249,7 +231,7 @@ class TextGenerator(TextPredictor):
         if warn is None:
             raise DataError(about)
         warn(f"{about}; left out")
-        return [token for token in ids if token != unk] or blank
+        return start + ([token for token in ids if token != unk] or blank)
 
     def _context(self, ids: list[int]) -> list[int]:
         """Returns the tokens of a text to read as context: all if they fit, else half a window after the start."""

@@ -206,11 +206,7 @@ class MaskedPredictor:
         return [self.tokenizer.special.bos, *self._masked(text), self.tokenizer.special.eos]
 
     def _tokens(self, ids: list[int]) -> Tokens[np.ndarray]:
-        """Returns a padded row of tokens.
-
-        Raises:
-          DataError: there are more than the model has positions.
-        """
+        """Returns a padded row of tokens."""
         length, limit = _padded(len(ids)), self.net.config.length_limit
         if limit is not None and len(ids) > limit:
             raise DataError(f"the text has {len(ids)} tokens, but the model has {limit} positions")

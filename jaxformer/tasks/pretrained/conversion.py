@@ -129,9 +129,6 @@ def _settings(folder: pathlib.Path) -> tuple[JsonObject, JsonObject]:
     """Returns the settings of a model with the ids of both files, and those of its generation.
 
     If there is a ``generation_config.json``, the search settings in ``config.json`` are ignored, as in transformers.
-
-    Raises:
-      DataError: the folder holds a run, or a model that no command can use.
     """
     settings = read_json(folder / "config.json")
     if "model_type" not in settings and "task" in settings:
@@ -234,11 +231,7 @@ def _with_new_head(found: interop.Pretrained) -> interop.Pretrained:
 
 
 def _check_rows(tokenizer: Tokenizer, rows: int) -> None:
-    """Checks that a table has a row for each token.
-
-    Raises:
-      DataError: it has fewer rows.
-    """
+    """Checks that a table has a row for each token."""
     if rows < tokenizer.vocab_size:
         raise DataError(f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has vectors for {rows}")
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer import models, sharding
+from jaxformer import models
 from jaxformer.errors import ConfigError
 from jaxformer.files import JsonObject, check_new_folder, creating_folder, local_path
 from jaxformer.interop import equivalent
@@ -27,7 +27,6 @@ from jaxformer.interop.pretrained import write
 from jaxformer.interop.tensors import read_json
 from jaxformer.modules.pure import Params, Pure, pure
 from jaxformer.reprs import brief
-from jaxformer.sharding import Placement
 from jaxformer.tasks import registry, restore, rundir
 from jaxformer.tasks.base import Say
 from jaxformer.tasks.config import TuneConfig
@@ -37,7 +36,6 @@ from jaxformer.tasks.pretrained import generation_config
 from jaxformer.tasks.pretrained.conversion import decoder_with_rows, with_rows
 from jaxformer.tasks.pretrained.languages import languages_of, with_languages
 from jaxformer.tasks.text import run_tokenizer
-from jaxformer.tasks.training_setup import make_training_setup
 from jaxformer.tasks.translation.config import TranslationConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer, PublishedTokenizer
@@ -74,7 +72,6 @@ def export(
     out = local_path(out)
     check_new_folder(out)
     run, config, tokenizer, files, net, params = load_run(run, checkpoint, mesh)
-    masked = isinstance(config, MaskedLanguageModelingConfig)
     found = _fitted(tokenizer, net, params, family, rundir.encoder_family(run))
     special, start = tokenizer.special, tokenizer.start
     settings: JsonObject = _ids(special, start)
@@ -92,7 +89,8 @@ def export(
     elif isinstance(config, LanguageModelingConfig):
         generation |= generation_config.to_text_generation(config.decode)
         if found.net.config.length_limit is None:  # otherwise transformers takes its default, up to 131,072
-            settings["max_position_embeddings"] = _num_positions(config)
+            before = config.model.max_positions * (config.data.tokenizer == "pretrained")  # or of training here
+            settings["max_position_embeddings"] = max(config.data.length, before)
     if rundir.is_pretrained(run):  # otherwise its parameters were trained in float32
         settings["dtype"] = read_json(run / "provenance.json").get("dtype", "float32")
     source = run / rundir.GENERATION
@@ -101,15 +99,15 @@ def export(
         if _describes(before, config, tokenizer):
             language = {name: x for name, x in generation.items() if name == "forced_bos_token_id" and tokenizer.tags}
             generation = ids | before | language
+    files = dict(files)
+    if not isinstance(config, MaskedLanguageModelingConfig):
+        files[rundir.GENERATION] = (json.dumps(generation, indent=2) + "\n").encode()
     with creating_folder(out, mode=0o777) as temporary:
         write(temporary, found.net, found.params, family=found.family, settings=settings)
         for name, content in files.items():
             (temporary / name).write_bytes(content)
-        if not masked:
-            (temporary / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
-    decode = None if isinstance(config, MaskedLanguageModelingConfig) else config.decode
-    if decode:
-        say_lost(generation_config.without_counterpart(decode, never), "transformers", say)
+    if not isinstance(config, MaskedLanguageModelingConfig):
+        say_lost(generation_config.without_counterpart(config.decode, never), "transformers", say)
     return found.family
 
 
@@ -146,12 +144,10 @@ def load_run(run: str | os.PathLike[str], checkpoint: str, mesh: str) -> Loaded:
         raise ConfigError(f"{run} has an attention of its own, {config.attention}, which other programs do not have")
     tokenizer, masked = run_tokenizer(run), isinstance(config, MaskedLanguageModelingConfig)
     frame = "both" if masked else "end" if isinstance(config, TranslationConfig) else ""
-    languages = languages_of(config, tokenizer)
-    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages)
+    files = tokenizer_files(tokenizer, frame=frame, mask=masked, languages=languages_of(config, tokenizer))
     params, _ = restore.load_params(run, checkpoint, mesh)
     plain = dataclasses.replace(config, tune=TuneConfig())  # adapters are merged
-    placement = Placement(sharding.mesh(mesh))
-    net = make_training_setup(registry.task_of(config), plain, tokenizer.vocab_size, placement).network.net
+    net = restore.run_setup(run, plain, mesh).network.net
     return Loaded(run, config, tokenizer, files, *_with_rows_of(tokenizer, net, params))
 
 
@@ -160,9 +156,6 @@ def _fitted(tokenizer: Tokenizer, net: Pure, params: Params, family: str, encode
 
     Args:
       encoder: the family of an encoder that was converted without a head.
-
-    Raises:
-      ConfigError: see `equivalent.fitted`; or the family implies other rules of the tokenizer, or another padding id.
     """
     if encoder:
         return Fitted(family or encoder, pure(models.make_encoder, net.config, **dict(net.parts)), params["encoder"])
@@ -198,12 +191,6 @@ def _ids(special: SpecialTokens, start: tuple[int, ...]) -> dict[str, int]:
     """Returns the ids of special tokens as settings."""
     begin = start[0] if start else special.bos
     return {"pad_token_id": special.pad, "bos_token_id": begin, "eos_token_id": special.eos}
-
-
-def _num_positions(config: LanguageModelingConfig) -> int:
-    """Returns the longest context of a language model without a table of positions: of training, here or before."""
-    before = config.model.max_positions if config.data.tokenizer == "pretrained" else 0
-    return max(config.data.length, before)
 
 
 def _with_rows_of(tokenizer: Tokenizer, net: Pure, params: Params) -> tuple[Pure, Params]:
@@ -259,9 +246,6 @@ def with_start_of_family(found: Translator) -> Translator:
 
     The vectors of padding and of the run's own start are exchanged, so probabilities stay the same: a search chooses
     neither, and an encoder sees neither.
-
-    Raises:
-      ConfigError: the family cannot express the start.
     """
     (family, _, params), pad, bos = found.model, found.special.pad, found.special.bos
     if family in ("mbart", "m2m_100") and not found.tags:

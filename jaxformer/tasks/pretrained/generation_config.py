@@ -2,92 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
+from collections.abc import Collection, Iterable
+from typing import TypeVar
 
-from jaxformer.errors import DataError
+from jaxformer.config import from_data
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import JsonObject
 from jaxformer.interop.tensors import Settings
-from jaxformer.tasks.config import Beam, GenerationConfig, Greedy, MinimumRisk, Sample, SearchConfig
+from jaxformer.tasks.config import Beam, GenerationConfig, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.language_model.config import DecodeConfig as TextDecodeConfig
 from jaxformer.tasks.translation.config import DecodeConfig
 from jaxformer.tokenizers.base import Tokenizer
 from jaxformer.tokenizers.pretrained import PretrainedTokenizer
 from jaxformer.tokenizers.special_tokens import SpecialTokens
 
-STOPPING: Mapping[bool | str, Literal["first", "now", "limit"]] = {True: "first", False: "now", "never": "limit"}
-"""The rules of `decode.stopping` by the values of ``early_stopping``."""
+STOPPING = {"True": "first", "False": "now", "never": "limit"}
+"""The rules of `decode.stopping` by the values of ``early_stopping``, as text."""
 
 MOST = 512
 """The ``max_length`` of a search without a limit of its own; without one, transformers would stop after 20 tokens."""
 
-_NEUTRAL: JsonObject = {
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "num_beam_groups": 1,
-    "diversity_penalty": 0.0,
-    "penalty_alpha": 0.0,
-    "guidance_scale": 1.0,
-    "suppress_tokens": [],
-    "begin_suppress_tokens": [],
-    "force_words_ids": [],
-    "constraints": [],
-    "sequence_bias": {},
-    "exponential_decay_length_penalty": [],
-    "remove_invalid_values": False,
-    "stop_strings": None,
-    "watermarking_config": None,
-    "max_time": None,
-    "token_healing": False,
-    "dola_layers": None,
-}
-"""Settings that change a search and that this library does not support, with the values that have no effect."""
+_UNSUPPORTED = (
+    "encoder_repetition_penalty encoder_no_repeat_ngram_size num_beam_groups diversity_penalty penalty_alpha "
+    "guidance_scale suppress_tokens begin_suppress_tokens force_words_ids constraints sequence_bias "
+    "exponential_decay_length_penalty remove_invalid_values stop_strings watermarking_config max_time token_healing "
+    "dola_layers"
+).split()
+"""Settings that change a search and that this library does not support."""
 
-_NEUTRAL_IN_SAMPLING: JsonObject = {
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "top_h": None,
-    "num_beams": 1,
-}
+_UNSUPPORTED_IN_SAMPLING = "typical_p epsilon_cutoff eta_cutoff top_h num_beams".split()
 """The same, for settings that are for sampling, and for beams that are sampled."""
 
-_NEUTRAL_IN_TEXTS: JsonObject = {
-    "bad_words_ids": [],
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-}
+_UNSUPPORTED_IN_TEXTS = "bad_words_ids min_length min_new_tokens forced_bos_token_id forced_eos_token_id".split()
 """The same, for settings that only translators have here."""
 
-_PROBABILITIES = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
-"""The other settings of sampling that searches here have, by the same names, with the values that change nothing."""
+_NEUTRAL_AT_ONE = "encoder_repetition_penalty num_beam_groups guidance_scale typical_p num_beams".split()
+"""The settings among them that have no effect with 1; others have none with zero or nothing, if they are no token."""
+
+_SAMPLING = ("temperature", "top_p", "min_p")
+"""The other settings of sampling that searches here have, by the same names and with the same defaults."""
 
 _TOP_K = 50
 """The ``top_k`` of transformers if a folder has none."""
 
-_NAMES = (
-    {*_NEUTRAL, *_NEUTRAL_IN_SAMPLING, *_NEUTRAL_IN_TEXTS, *_PROBABILITIES}
-    | {
-        "do_sample",
-        "top_k",
-        "length_penalty",
-        "early_stopping",
-        "max_length",
-        "max_new_tokens",
-        "no_repeat_ngram_size",
-        "renormalize_logits",
-    }
-    | {f"{name}_token_id" for name in ("pad", "bos", "eos", "decoder_start")}
-)
+_REPEATS = ("no_repeat_ngram_size", "repetition_penalty")
+"""The settings against repeated tokens, which have the same names here."""
+
+_NAMES = {*_UNSUPPORTED, *_UNSUPPORTED_IN_SAMPLING, *_UNSUPPORTED_IN_TEXTS, *_SAMPLING, *_REPEATS} | {
+    *"do_sample top_k length_penalty early_stopping max_length max_new_tokens renormalize_logits".split(),
+    *"pad_token_id bos_token_id eos_token_id decoder_start_token_id".split(),
+}
 """The settings of a search."""
 
-_WITH_IDS = ("bad_words_ids", "suppress_tokens", "begin_suppress_tokens")
-"""The settings that are lists of tokens, or of sequences of them, besides those whose names end with ``_token_id``."""
-
-_IDS_WITHIN = ("force_words_ids", "sequence_bias", "constraints", "forced_decoder_ids")
-"""The settings with tokens in other forms, which no search here has."""
+DecodeT = TypeVar("DecodeT", bound=GenerationConfig)
 
 
 def of_model(settings: Settings) -> JsonObject:
@@ -106,40 +73,44 @@ def from_generation(settings: Settings, special: SpecialTokens, start: tuple[int
     """
     settings = {name: value for name, value in settings.items() if value is not None}
     _check_counterparts(settings, special, start)
-    decode = _repeats(settings)
-    # Lengths of transformers count the token that the decoder begins with, except those of new tokens.
-    if "max_new_tokens" in settings:
-        decode["max_length"] = _integer(settings, "max_new_tokens", 0, least=1)
-    elif "max_length" in settings:
-        decode["max_length"] = _integer(settings, "max_length", 0, least=2) - 1
-    if "min_new_tokens" in settings:
-        decode["min_length"] = _integer(settings, "min_new_tokens", 0)
-    elif "min_length" in settings:
-        decode["min_length"] = max(0, _integer(settings, "min_length", 0) - 1)
+    decode: JsonObject = {"search": _search(settings), "forced_end": "never"}
+    if "forced_eos_token_id" in settings:
+        decode["forced_end"] = "free"
+    decode |= {"max_length": _length(settings, "max"), "min_length": _length(settings, "min")}
+    if decode["max_length"] == 0 and {"max_new_tokens", "max_length"} & settings.keys():
+        raise DataError("the settings of generation cannot be used: their longest text has no token")
+    return _decode(DecodeConfig, decode, settings)
+
+
+def _length(settings: Settings, bound: str) -> object:
+    """Returns a bound of lengths without the token that the decoder begins with, which counts in transformers."""
+    if f"{bound}_new_tokens" in settings:
+        return settings[f"{bound}_new_tokens"]
+    length = settings.get(f"{bound}_length", 0)
+    return max(0, length - 1) if isinstance(length, int) else length
+
+
+def _decode(kind: type[DecodeT], decode: JsonObject, settings: Settings) -> DecodeT:
+    """Returns a search, whose types and limits are checked, with the settings that have the same names here."""
+    decode |= {name: settings[name] for name in _REPEATS if name in settings}
     try:
-        forced_end = "free" if "forced_eos_token_id" in settings else "never"
-        return DecodeConfig(search=_search(settings), forced_end=forced_end, **decode)
-    except (TypeError, ValueError) as error:
+        return from_data(kind, decode, path="decode")
+    except ConfigError as error:
         raise DataError(f"the settings of generation cannot be used: {error}") from None
 
 
-def _search(settings: Settings) -> Beam | Greedy | Sample:
-    """Returns the rule by which tokens are chosen."""
-    if not isinstance(settings.get("do_sample", False), bool):
-        raise DataError(f"do_sample must be true or false, got {settings['do_sample']!r}")
+def _search(settings: Settings) -> JsonObject:
+    """Returns the settings of the rule by which tokens are chosen."""
     if settings.get("do_sample"):
-        _check_neutral(settings, _NEUTRAL_IN_SAMPLING, "in the settings of sampling")
-        temperature, top_p, min_p = (_number(settings, name, neutral) for name, neutral in _PROBABILITIES.items())
-        top_k = _integer(settings, "top_k", _TOP_K)
-        return Sample(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    beams, renormalize = _integer(settings, "num_beams", 1), settings.get("renormalize_logits", False) is True
-    if beams == 1:
-        return Greedy(renormalize=renormalize)
-    rule = settings.get("early_stopping", False)
-    if not isinstance(rule, bool | str) or rule not in STOPPING:
-        raise DataError(f"early_stopping must be true, false or 'never', got {rule!r}")
-    penalty = float(settings.get("length_penalty", 1.0))
-    return Beam(beam_size=beams, stopping=STOPPING[rule], length_penalty=penalty, renormalize=renormalize)
+        _check_neutral(settings, _UNSUPPORTED_IN_SAMPLING, "sampling")
+        sampling = {name: settings[name] for name in _SAMPLING if name in settings}
+        return {"kind": "sample", "top_k": settings.get("top_k", _TOP_K)} | sampling
+    renormalize = {"renormalize": settings.get("renormalize_logits", False)}
+    if settings.get("num_beams", 1) == 1:
+        return {"kind": "greedy"} | renormalize
+    early = str(settings.get("early_stopping", False))
+    rule = {"kind": "beam", "beam_size": settings["num_beams"], "stopping": STOPPING.get(early, early)}
+    return rule | {"length_penalty": settings.get("length_penalty", 1.0)} | renormalize
 
 
 def from_text_generation(settings: Settings, tokenizer: Tokenizer) -> tuple[TextDecodeConfig, JsonObject]:
@@ -148,9 +119,6 @@ def from_text_generation(settings: Settings, tokenizer: Tokenizer) -> tuple[Text
     Missing settings have the defaults of `DecodeConfig`, which samples. Lengths that count the prompt, and end tokens
     that the vocabulary lacks, are ignored. Also returns the other settings without a counterpart, which are ignored
     too.
-
-    Raises:
-      DataError: a value is wrong.
     """
     eos = tokenizer.special.eos
     is_endless = settings.get("eos_token_id", eos) is None  # an end of null, as `to_text_generation` writes it
@@ -163,41 +131,33 @@ def from_text_generation(settings: Settings, tokenizer: Tokenizer) -> tuple[Text
     decode: JsonObject = {"stop_at_end": not is_endless, "eos_token_ids": ",".join(map(str, ends))}
     if ends == [eos]:
         decode["eos_token_ids"] = ""
-    neutral = _NEUTRAL | _NEUTRAL_IN_TEXTS | (_NEUTRAL_IN_SAMPLING if settings.get("do_sample") else {})
-    lost = {name: settings[name] for name, value in neutral.items() if settings.get(name, value) != value}
+    lost = _effective(settings, [*_UNSUPPORTED, *_UNSUPPORTED_IN_TEXTS])
+    if settings.get("do_sample"):
+        lost |= _effective(settings, _UNSUPPORTED_IN_SAMPLING)
     if "max_new_tokens" in settings:
-        decode["max_tokens"] = _integer(settings, "max_new_tokens", 0, least=1)
-    decode |= _repeats(settings)
-    try:
-        if "do_sample" in settings or "num_beams" in settings:
-            decode["search"] = _search({name: value for name, value in settings.items() if name not in lost})
-        return TextDecodeConfig(**decode), lost
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the settings of generation cannot be used: {error}") from None
+        decode["max_tokens"] = settings["max_new_tokens"]
+    if "do_sample" in settings or "num_beams" in settings:
+        decode["search"] = _search({name: value for name, value in settings.items() if name not in lost})
+    return _decode(TextDecodeConfig, decode, settings), lost
 
 
-def _integer(settings: Settings, name: str, default: int, *, least: int = 0) -> int:
-    value = settings.get(name, default)
-    if type(value) is not int or value < least:
-        raise DataError(f"{name} must be an integer of at least {least}, got {value!r}")
-    return value
+def _effective(settings: Settings, names: Iterable[str]) -> JsonObject:
+    """Returns those of the named settings that have an effect."""
+    found = {name: settings[name] for name in names if name in settings}
+    is_used = lambda name, value: value != 1 if name in _NEUTRAL_AT_ONE else value or name.endswith("_token_id")
+    return {name: value for name, value in found.items() if is_used(name, value)}
 
 
-def _number(settings: Settings, name: str, default: float) -> float:
-    value = settings.get(name, default)
-    if type(value) not in (int, float):
-        raise DataError(f"{name} must be a number, got {value!r}")
-    return value
-
-
-def _repeats(settings: Settings) -> JsonObject:
-    """Returns the settings against repeated tokens."""
-    penalty = float(_number(settings, "repetition_penalty", 1.0))
-    return {"no_repeat_ngram_size": _integer(settings, "no_repeat_ngram_size", 0), "repetition_penalty": penalty}
+def _check_neutral(settings: Settings, names: Iterable[str], where: str) -> None:
+    for name, value in _effective(settings, names).items():
+        raise DataError(
+            f"{name} is {value!r} in the settings of {where}, which jaxformer does not support; "
+            "convert a copy of the folder without it"
+        )
 
 
 def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple[int, ...]) -> None:
-    _check_neutral(settings, _NEUTRAL, "in the settings of generation")
+    _check_neutral(settings, _UNSUPPORTED, "generation")
     words, never = settings.get("bad_words_ids", []), [[special.pad], [special.bos]]
     if not isinstance(words, list) or any(word not in never for word in words):
         raise DataError(
@@ -219,31 +179,6 @@ def _check_counterparts(settings: Settings, special: SpecialTokens, start: tuple
             f"no_repeat_ngram_size 1 would forbid the end of a text, {special.eos}, which also begins each text; "
             "convert a copy of the folder with another size"
         )
-
-
-def with_tokens(settings: Settings, numbers: Mapping[int, int]) -> JsonObject:
-    """Returns settings with the new ids of tokens in `numbers`.
-
-    Removed tokens are left out, and so are sequences with one of them and the settings in `_IDS_WITHIN`.
-    """
-    result: JsonObject = {}
-    for name, value in settings.items():
-        if name in _WITH_IDS or name.endswith("_token_id"):
-            if isinstance(value, list):
-                value = [new for one in value if (new := _renumbered(one, numbers)) is not None]
-            elif value is not None and (value := _renumbered(value, numbers)) is None:
-                continue
-        if name not in _IDS_WITHIN:
-            result[name] = value
-    return result
-
-
-def _renumbered(token: object, numbers: Mapping[int, int]) -> int | list[int] | None:
-    """Returns the new id of a token, or those of a sequence; None if one is removed."""
-    if isinstance(token, list):
-        found = [numbers[each] for each in token if each in numbers]
-        return found if len(found) == len(token) else None
-    return numbers.get(token) if isinstance(token, int) else None
 
 
 def without_special_words(settings: Settings, tokenizer: Tokenizer) -> tuple[Settings, str]:
@@ -277,15 +212,6 @@ def special_words(decode: DecodeConfig, tokenizer: Tokenizer) -> dict[str, int]:
         return {}
     tokens = {name: tokenizer.id_of(name) for name in decode.forbidden_phrases}
     return {name: token for name, token in tokens.items() if token is not None and tokenizer.is_special(token)}
-
-
-def _check_neutral(settings: Settings, neutral: Settings, where: str) -> None:
-    for name, value in neutral.items():
-        if settings.get(name, value) != value:
-            raise DataError(
-                f"{name} is {settings[name]!r} {where}, which jaxformer does not support; "
-                f"convert a copy of the folder with {value!r} there"
-            )
 
 
 def to_generation(
@@ -326,26 +252,26 @@ def without_counterpart(decode: GenerationConfig, words: Collection[str] = ()) -
     Args:
       words: the names of `special_words`, which transformers can forbid.
     """
-    lost: dict[str, object] = {}
-    if isinstance(decode.search, MinimumRisk):
-        lost["search"] = decode.search.kind
+    lost: dict[str, object] = {"search": decode.search.kind} if isinstance(decode.search, MinimumRisk) else {}
     rule = decode.finder
     if isinstance(rule, Beam):
-        lost["search.coverage_penalty"] = rule.coverage_penalty or None
-        if rule.beam_size > 1:
-            if rule.normalization != "tokens":
-                lost["search.normalization"] = rule.normalization
-            if rule.patience != 1:
-                lost["search.patience"] = rule.patience
+        if rule.coverage_penalty:
+            lost["search.coverage_penalty"] = rule.coverage_penalty
+        if rule.beam_size > 1 and rule.normalization != "tokens":
+            lost["search.normalization"] = rule.normalization
+        if rule.beam_size > 1 and rule.patience != 1:
+            lost["search.patience"] = rule.patience
     if not {*decode.forbidden_phrases} <= {*words}:
         lost["forbid"] = decode.forbid
-    lost["shortlist"] = decode.shortlist or None
+    if decode.shortlist:
+        lost["shortlist"] = decode.shortlist
     if isinstance(decode, DecodeConfig):
-        lost["min_ratio"] = decode.min_ratio or None
+        if decode.min_ratio:
+            lost["min_ratio"] = decode.min_ratio
         if decode.forced_end == "scored" and isinstance(rule, Beam):
             lost["forced_end"] = decode.forced_end
         lost |= {"max_ratio": decode.max_ratio, "max_extra": decode.max_extra}
-    return {name: value for name, value in lost.items() if value is not None}
+    return lost
 
 
 def _choice(decode: SearchConfig) -> JsonObject:
@@ -355,10 +281,10 @@ def _choice(decode: SearchConfig) -> JsonObject:
         shared["repetition_penalty"] = decode.repetition_penalty
     rule = decode.finder
     if isinstance(rule, Sample):
-        sampling = {name: getattr(rule, name) for name in ("top_k", *_PROBABILITIES)}
+        sampling = {name: getattr(rule, name) for name in ("top_k", *_SAMPLING)}
         return shared | {"renormalize_logits": False, "do_sample": True, "num_beams": 1} | sampling
     shared |= {"renormalize_logits": rule.renormalize, "num_beams": rule.beam_size}
     if rule.beam_size == 1:
         return shared
-    rules = {ours: theirs for theirs, ours in STOPPING.items()}
-    return shared | {"length_penalty": rule.length_penalty, "early_stopping": rules[rule.stopping]}
+    early = {"first": True, "now": False, "limit": "never"}[rule.stopping]
+    return shared | {"length_penalty": rule.length_penalty, "early_stopping": early}

@@ -12,8 +12,8 @@ from jaxformer.tasks.tagging.config import DataConfig as DataConfig
 from jaxformer.tasks.tagging.config import TaggingConfig as TaggingConfig
 
 if TYPE_CHECKING:
-    from jaxformer.tasks.tagging.predictor import Tagged as Tagged
-    from jaxformer.tasks.tagging.predictor import Tagger as Tagger
     from jaxformer.tasks.tagging.task import TASK as TASK
+    from jaxformer.tasks.tagging.task import Tagged as Tagged
+    from jaxformer.tasks.tagging.task import Tagger as Tagger
 
-__getattr__ = lazy.members(__name__, {"task": "TASK", "predictor": "Tagged Tagger"})
+__getattr__ = lazy.members(__name__, {"task": "TASK Tagged Tagger"})

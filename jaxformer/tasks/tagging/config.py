@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from jaxformer.errors import ConfigError
 from jaxformer.models.config import TokenClassifierConfig
 from jaxformer.reprs import brief
 from jaxformer.tasks.classification import config as classification
 from jaxformer.tasks.classification.config import LabelingConfig
+from jaxformer.tasks.config import check_pair
 from jaxformer.tasks.masked_language_model import config as encoders
 
 
@@ -35,8 +35,7 @@ class DataConfig(classification.DataConfig):
     __repr__ = brief
 
     def check_columns(self) -> None:
-        if len(self.columns) != 2:
-            raise ConfigError(f"columns must be two numbers, got {self.columns}")
+        check_pair(self.columns)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

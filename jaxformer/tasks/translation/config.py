@@ -7,13 +7,12 @@ import itertools
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
-from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.config import at_least, check_held_out
 from jaxformer.data.weights import WeightConfig, check_used, check_weights, make_phases
 from jaxformer.errors import ConfigError
-from jaxformer.files import local_path
 from jaxformer.models.config import EncoderDecoderConfig, Seq2SeqConfig
-from jaxformer.reprs import as_html, brief
-from jaxformer.tasks.config import SearchConfig, TaskConfig
+from jaxformer.reprs import brief
+from jaxformer.tasks.config import DataFolders, SearchConfig, TaskConfig, check_pair
 from jaxformer.tokenizers.moses import check_language
 from jaxformer.tokenizers.special_tokens import MIN_SUBWORDS
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
@@ -23,20 +22,15 @@ FILES = "source", "target", "validation_source", "validation_target", "test_sour
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CorpusConfig(WeightConfig):
-    """One of several corpora: its files, languages, weight and steps."""
+class PairsConfig:
+    """The files of sentence pairs, and their languages."""
 
     source: str = ""
-    """Training sentences, or a table of both sides; see data.source."""
+    """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
     target: str = ""
     """The translations of `source`, line by line."""
     columns: tuple[int, int] = (0, 1)
     """The source and target columns of a table, counted from 0."""
-    source_language: str = ""
-    """The code of the source language; by default data.source_language."""
-    target_language: str = ""
-    """The code of the target language, which selects the tag and the rules of scores; by default
-    data.target_language."""
     validation_source: str = ""
     """Validation sentences; by default, data.held_out training pairs are held out."""
     validation_target: str = ""
@@ -45,12 +39,25 @@ class CorpusConfig(WeightConfig):
     """Test sentences; by default, data.held_out training pairs are held out."""
     test_target: str = ""
     """The translations of `test_source`."""
+    source_language: str = ""
+    """The two-letter code (ISO 639-1) of the source language; selects the Moses rules for `pretokenize`. One of several
+    corpora has that of data by default."""
+    target_language: str = ""
+    """The two-letter code (ISO 639-1) of the target language, and the tag of a corpus. It selects the word tokenizer of
+    scores: the Moses rules for Moses BLEU, which is skipped without a language; sacrebleu's tokenizers for zh, ja and
+    ko; and characters for other languages that are written without spaces. It also selects the rules for `pretokenize`.
+    """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusConfig(PairsConfig, WeightConfig):
+    """One of several corpora: its files, languages, weight and steps."""
 
     __repr__ = brief
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders, PairsConfig):
     """The sentence pairs, their tokens and batches."""
 
     corpus: Literal["files", "grammar"] = "files"
@@ -68,36 +75,14 @@ class DataConfig:
     """The place of a token for the target language, which no text can spell: before the source, or as the first token
     of the target, which a search is then made to begin with. With both, the source begins with the token of its own
     language, too, as in NLLB; the codes of languages are then those of the model."""
-    source: str = ""
-    """Training sentences, one per line; or, if `target` is empty, a table of tab-separated columns."""
-    target: str = ""
-    """The translations of `source`, line by line."""
-    columns: tuple[int, int] = (0, 1)
-    """The source and target columns of a table, counted from 0."""
-    validation_source: str = ""
-    """Validation sentences; by default, `held_out` training pairs are held out."""
-    validation_target: str = ""
-    """The translations of `validation_source`."""
-    test_source: str = ""
-    """Test sentences; by default, `held_out` training pairs are held out."""
-    test_target: str = ""
-    """The translations of `test_source`."""
     held_out: int | float = 1000
     """The number of pairs held out for validation, and as many for test, if no files are named; or a fraction of the
     training pairs, less than 1. They do not depend on the seed. With 0, which holds out none, name validation files."""
-    source_language: str = ""
-    """The two-letter code (ISO 639-1) of the source language; selects the Moses rules for `pretokenize`."""
-    target_language: str = ""
-    """The two-letter code (ISO 639-1) of the target language. It selects the word tokenizer of scores: the Moses rules
-    for Moses BLEU, which is skipped without a language; sacrebleu's tokenizers for zh, ja and ko; and characters for
-    other languages that are written without spaces. It also selects the rules for `pretokenize`."""
     lowercase: bool = False
     """Lowercase all text, including later inputs; references are then lowercased for scores."""
     pretokenize: Literal["none", "moses"] = "none"
     """Split all text into words by the Moses rules before splitting it into subwords; translations are detokenized.
     Moses BLEU is then computed on the words that the model produced."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
     vocab_size: int = 8000
     """The number of subwords in the vocabulary, which both languages share."""
     tokenizer: Literal["unigram", "bpe", "pretrained"] = "unigram"
@@ -120,14 +105,11 @@ class DataConfig:
     """The number of batch shapes (buckets); one program is compiled for each."""
     length_multiple: int = 1
     """Batch lengths are multiples of this; for a mesh that shards lengths, use the size of its `context` axis."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for tokenized corpora, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         positive = "grammar_pairs", "tokenizer_sentences", "max_length", "tokens_per_batch", "num_shapes"
         at_least(1, self, *positive, "length_multiple")
         at_least(1 if self.tokenizer == "pretrained" else MIN_SUBWORDS, self, "vocab_size")
@@ -142,8 +124,7 @@ class DataConfig:
             for name in FILES:
                 if file := getattr(self, name):
                     raise ValueError(f"{name} {file!r} has no effect: corpus is grammar, not files")
-        if min(self.columns) < 0 or self.columns[0] == self.columns[1]:
-            raise ValueError(f"columns must be two different numbers from 0, got {self.columns}")
+        check_pair(self.columns)
         if self.tags != "both":
             parts = {"": self} | {f"corpora.{name}.": corpus for name, corpus in self.corpora.items()}
             for where, side in itertools.product(parts, ("source_language", "target_language")):
@@ -171,14 +152,9 @@ class DataConfig:
         make_phases(self.corpora, temperature=self.temperature)
         if not self.mix_in_batch and len(self.corpora) < 2:
             raise ValueError("mix_in_batch False has no effect: there are not several corpora")
-        seen: dict[tuple[object, ...], str] = {}
         for name, corpus in self.corpora.items():
             if not corpus.source:
                 raise ValueError(f"corpora.{name} names no file: set corpora.{name}.source")
-            files = corpus.source, corpus.target, corpus.columns
-            if files in seen:
-                raise ValueError(f"corpora.{seen[files]} and corpora.{name} name the same pairs; give one more weight")
-            seen[files] = name
             languages = self.languages(name)
             if not all({"none": (), "both": languages}.get(self.tags, languages[1:])):
                 side = "source" if languages[1] else "target"
@@ -194,11 +170,15 @@ class DataConfig:
         return corpus.source_language or self.source_language, corpus.target_language or self.target_language
 
     @property
+    def directions(self) -> list[tuple[str, str]]:
+        """The codes of the source and the target language of each corpus."""
+        return [*map(self.languages, self.corpora)] or [(self.source_language, self.target_language)]
+
+    @property
     def tagged_languages(self) -> tuple[str, ...]:
         """The languages that have a token in the vocabulary, for `tags`."""
-        pairs = [*map(self.languages, self.corpora)] or [(self.source_language, self.target_language)]
         used = {"none": (), "both": (0, 1)}.get(self.tags, (1,))
-        return tuple(sorted({pair[side] for pair in pairs for side in used} - {""}))
+        return tuple(sorted({pair[side] for pair in self.directions for side in used} - {""}))
 
     def only(self, name: str) -> Self:
         """Returns the settings of one of the `corpora` as those of the only corpus."""

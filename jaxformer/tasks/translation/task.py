@@ -59,7 +59,7 @@ TranslationNetwork = Network[Model, Batch[jax.Array]]
 def read(config: TranslationConfig) -> Corpora | Mixture:
     """Reads or generates the corpora; refuses a language without a package for its BLEU before that."""
     data = config.data
-    for language in {data.languages(name)[1] for name in data.corpora} or {data.target_language}:
+    for _, language in data.directions:
         bleu_words("", two_letters(language))
     if not data.corpora:
         return load_corpora(data)
@@ -110,11 +110,7 @@ def _planned(tokens: TokenizedPairs | TaggedPairs, plan: BatchPlan) -> PlannedPa
 
 
 def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
-    """Checks that the positions of the model are enough for batches of these lengths.
-
-    Raises:
-      DataError: they are too few.
-    """
+    """Checks that the positions of the model are enough for batches of these lengths."""
     limit, multiple = config.model.length_limit, config.data.length_multiple
     if limit is not None and max(lengths) > limit:
         raise DataError(
@@ -126,11 +122,7 @@ def check_positions(config: TranslationConfig, lengths: Sequence[int]) -> None:
 def prepare_part(
     config: TranslationConfig, corpus: Corpora | Mixture, cache: pathlib.Path, share: Share
 ) -> Iterator[str]:
-    """Learns the vocabulary, tokenizes a share of the training pairs, and the validation pairs; yields what is done.
-
-    Raises:
-      DataError, JaxformerError, OSError: see `pipeline.prepare_part`.
-    """
+    """Learns the vocabulary, tokenizes a share of the training pairs, and the validation pairs; yields what is done."""
     with tempfile.TemporaryDirectory() as folder:
         run = registry.split_init(config.init_from)[0] if config.init_from else pathlib.Path(folder)
         tokenizer, about = _tokenizer(config, corpus, run)
@@ -207,9 +199,7 @@ def training_loss(config: LossConfig) -> functional.LogitLoss:
 
 def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained) -> Translator:
     """Returns the translator of a run, into the language of all its corpora if that is one."""
-    data = config.data
-    pairs = [data.languages(name) for name in data.corpora] or [(data.source_language, data.target_language)]
-    sources, languages = ({pair[side] for pair in pairs} for side in (0, 1))
+    sources, languages = map(set, zip(*config.data.directions, strict=True))
     return Translator(
         trained.net,
         trained.params,
@@ -218,7 +208,7 @@ def predictor(config: TranslationConfig, vocabulary: Tokenizer, trained: Trained
         trained.placement,
         trained.steps,
         language=languages.pop() if len(languages) == 1 else "",
-        tags=data.tags,
+        tags=config.data.tags,
         source_language=sources.pop() if len(sources) == 1 else "",
     )
 

@@ -21,13 +21,12 @@ from jaxformer.evaluation.alignments import Link, strongest_links
 from jaxformer.functional.tokens import Tokens
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
-from jaxformer.inspection.beams import Tree
 from jaxformer.inspection.pages import View
 from jaxformer.modules.head import joint_log_probs
 from jaxformer.modules.pure import Params
 from jaxformer.reprs import brief_with_methods
 from jaxformer.tasks import views
-from jaxformer.tasks.batched import batched, column, in_order, padded
+from jaxformer.tasks.batched import batched, check_texts, column, in_order, padded
 from jaxformer.tasks.generation import TextPredictor
 from jaxformer.tasks.search import Candidate, Net, Scored, Sources
 from jaxformer.tasks.translation.config import DecodeConfig
@@ -41,7 +40,6 @@ BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 LONGEST = 32 * BUCKETS[-1]
 """The maximum number of source tokens for a model without a position limit; a longer text is not a sentence."""
-
 
 _FEW = 12
 """The number of languages that a message names."""
@@ -93,26 +91,19 @@ class Translator(TextPredictor):
         )
 
     def _begin(self, side: Side) -> tuple[int, ...]:
-        """Returns the tokens that each text of a side begins with.
-
-        Raises:
-          ConfigError: one of them is for a language, but none is chosen.
-        """
+        """Returns the tokens that each text of a side begins with."""
         if self.tags not in (side, "both"):
             return self.tokenizer.start
-        of_source = self.tags == "both" and side == "source"
-        language, tags = self.source_language if of_source else self.language, self.tokenizer.tags
-        if language not in tags:
-            some = first_few([*tags], _FEW)
-            what = "translates from" if of_source else "translates to"
-            raise ConfigError(f"the run {what} {some}: choose one with --{'from' if of_source else 'to'} LANGUAGE")
-        return (tags[language],)
+        language, what = self.language, "to"
+        if self.tags == "both" and side == "source":
+            language, what = self.source_language, "from"
+        if language not in self.tokenizer.tags:
+            some = first_few([*self.tokenizer.tags], _FEW)
+            raise ConfigError(f"the run translates {what} {some}: choose one with --{what} LANGUAGE")
+        return (self.tokenizer.tags[language],)
 
     def translate(self, sentences: Sequence[str], **options: Any) -> list[str]:
-        """Returns the best translation of each sentence, in order; for a blank sentence it is empty.
-
-        See `candidates` for the arguments and errors.
-        """
+        """Returns the best translation of each sentence, in order, empty for a blank sentence: see `candidates`."""
         return [best[0].text for best in self.candidates(sentences, **options)]
 
     def candidates(
@@ -140,31 +131,21 @@ class Translator(TextPredictor):
             long.
           DataError: a sentence is longer than the model's positions, and there is no `warn`.
         """
-        if isinstance(sentences, str):  # each of its characters would be a sentence
-            raise TypeError("sentences must be a sequence of texts, got one text; write [text]")
+        check_texts(sentences=sentences)
         if prefixes is not None and len(prefixes) != len(sentences):
             raise ValueError(f"there must be a prefix for each of {len(sentences)} sentences, got {len(prefixes)}")
         number = self.decode.num_texts(n_best)
         tokens = self._tokens(sentences, "source", first, warn)
-        start = np.asarray(self._begin("target"), np.int32)
-        words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [start] * len(sentences)
+        begin = np.asarray(self._begin("target"), np.int32)
+        words = encode_texts(self.tokenizer, prefixes, "target") if prefixes else [begin] * len(sentences)
         if prefixes and self.tags in ("target", "both"):
-            words = [np.concatenate([start, ids]) for ids in words]
+            words = [np.concatenate([begin, ids]) for ids in words]
         not_blank = [i for i, text in enumerate(sentences) if text.strip()]
-        inputs = [
-            _Input(tokens[i], words[i], self._limit(tokens[i], words[i], first + i), first + i) for i in not_blank
-        ]
-        best = self._best(
-            lambda batch: self._search([inputs[i] for i in batch], number),
-            [len(one.source) for one in inputs],
-            self._rows,
-            n_best,
-            progress,
-        )
-        results = [[Candidate("", 0.0, ())] * n_best for _ in sentences]
-        for i, candidates in zip(not_blank, best, strict=True):
-            results[i] = candidates
-        return results
+        inputs = [self._input(tokens[i], words[i], first + i) for i in not_blank]
+        search = lambda batch: self._search([inputs[i] for i in batch], number)
+        lengths = [len(one.source) for one in inputs]
+        best = dict(zip(not_blank, self._best(search, lengths, self._rows, n_best, progress), strict=True))
+        return [best.get(i, [Candidate("", 0.0, ())] * n_best) for i in range(len(sentences))]
 
     def score(
         self,
@@ -223,9 +204,8 @@ class Translator(TextPredictor):
         sizes = zip(*words_of, *lengths, strict=True)
         pairs = [i for i, (a, b, s, t) in enumerate(sizes) if a and b and all(a) and all(b) and max(s, t) <= longest]
         links: list[list[Link]] = [[] for _ in sources]
-        for i, attention in zip(
-            pairs, self.attentions(*([x[i] for i in pairs] for x in (sources, targets))), strict=True
-        ):
+        maps = self.attentions(*([x[i] for i in pairs] for x in (sources, targets)))
+        for i, attention in zip(pairs, maps, strict=True):
             layer, head = attention_maps.most_aligned(attention)
             source, target = (side[i] for side in words_of)
             try:
@@ -258,8 +238,13 @@ class Translator(TextPredictor):
           ConfigError, DataError: see `attention`.
         """
         self._check_attention()
-        tree = self._searched(source) if search and target is None else ()
-        target = self.translate([source])[0] if target is None else target
+        tree = ()
+        if target is None:
+            target = self.translate([source])[0]
+            if search:
+                (ids,) = self._tokens([source], "source", 1, None)
+                one = self._input(ids, np.asarray(self._begin("target"), np.int32), 1)
+                tree = self._tree(lambda trace: self._search([one], self.decode.num_texts(1), trace))
         read, labels = (self._tokens(texts, side, 1, None)[0] for texts, side in _sides([source], [target]))
         inputs = self._padded([read]), self._padded([np.append(self.tokenizer.special.bos, labels[:-1])]).ids
         weights = views.all_weights(self.net, self.params, *inputs)
@@ -273,11 +258,6 @@ class Translator(TextPredictor):
         }
         found["decoder.cross"] = self._without_starts(found["decoder.cross"])
         return View(source, found, {"translation": target}, tree)
-
-    def _searched(self, source: str) -> Tree:
-        (read,), begin = self._tokens([source], "source", 1, None), np.asarray(self._begin("target"), np.int32)
-        one = _Input(read, begin, self._limit(read, begin, 1), 1)
-        return self._tree(lambda trace: self._search([one], self.decode.num_texts(1), trace))
 
     def attentions(self, sources: Sequence[str], targets: Sequence[str]) -> list[AttentionWeights]:
         """Returns the cross-attention of each pair of a sentence and a translation: see `attention`.
@@ -338,11 +318,15 @@ class Translator(TextPredictor):
             tokens[i] = np.append(ids[: longest - 1], eos)
         return tokens
 
-    def _limit(self, source: np.ndarray, prefix: np.ndarray, number: int) -> int:
-        """Returns the maximum number of tokens of a translation of `source` that begins with `prefix`."""
+    def _longest(self, length: int) -> int:
+        """Returns the maximum number of tokens of a translation of a source of this length."""
         decode = self.decode
-        limit = min(math.ceil(len(source) * decode.max_ratio) + decode.max_extra, self._max_positions)
-        limit = max(1, min(limit, decode.max_length or limit))
+        limit = min(math.ceil(length * decode.max_ratio) + decode.max_extra, self._max_positions)
+        return max(1, min(limit, decode.max_length or limit))
+
+    def _input(self, source: np.ndarray, prefix: np.ndarray, number: int) -> _Input:
+        """Returns a sentence with its limit; refuses a prefix that leaves no room."""
+        limit = self._longest(len(source))
         if len(prefix) == len(self._begin("target")) >= limit:
             raise ConfigError(f"decode.max_length must be more than {limit}, with the token that each text begins with")
         if len(prefix) >= limit:
@@ -350,7 +334,7 @@ class Translator(TextPredictor):
                 f"sentence {number}: the prefix has {len(prefix)} tokens, but a translation may have {limit} with its "
                 "end; shorten the prefix or raise decode.max_extra and decode.max_length"
             )
-        return limit
+        return _Input(source, prefix, limit, number)
 
     @property
     def _max_positions(self) -> int:
@@ -364,8 +348,7 @@ class Translator(TextPredictor):
         rows = self._shared(few_rows(len(inputs), self._rows))
         sources, prefixes, limits, numbers = zip(*inputs, strict=True)
         size, width = self._bucket(max(map(len, sources))), max(map(len, prefixes))
-        longest = min(math.ceil(size * decode.max_ratio) + decode.max_extra, self._max_positions)
-        longest = max(1, min(longest, decode.max_length or longest))
+        longest = self._longest(size)
         prefix = padded(prefixes, (rows, self._bucket(width) if width else 0), 0)
         least = [max(decode.min_length, math.ceil(decode.min_ratio * len(ids))) for ids in sources]
         batch = Sources(
@@ -398,8 +381,7 @@ def _meant(code: str, languages: Collection[str]) -> str:
 
 def _sides(sources: Sequence[str], targets: Sequence[str]) -> tuple[tuple[list[str], Side], ...]:
     """Returns both sides of pairs, after checking that they are sequences of equal length."""
-    if isinstance(sources, str) or isinstance(targets, str):
-        raise TypeError("sources and targets must be sequences of texts, got one text; write [text]")
+    check_texts(sources=sources, targets=targets)
     if len(sources) != len(targets):
         raise ValueError(f"there must be a target for each of {len(sources)} sources, got {len(targets)}")
     return (list(sources), "source"), (list(targets), "target")

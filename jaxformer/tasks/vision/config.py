@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from jaxformer.config import PLACE, at_least, check_held_out
+from jaxformer.config import at_least, check_held_out
 from jaxformer.errors import ConfigError
-from jaxformer.files import local_path
 from jaxformer.models import choices
 from jaxformer.models.vision_config import GridConfig, ResidualNetworkConfig, VisionTransformerConfig
-from jaxformer.reprs import as_html, brief
-from jaxformer.tasks.config import TaskConfig, check_classes, split_classes
+from jaxformer.reprs import brief
+from jaxformer.tasks.config import DataFolders, TaskConfig, check_classes, split_classes
 from jaxformer.training.config import AdamConfig, CosineDecay, TrainConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
+class DataConfig(DataFolders):
     """Folders, zip archives or IDX files of images, with their labels, and the batches."""
 
     train: str = ""
@@ -51,16 +50,11 @@ class DataConfig:
     crop: float = 1.0
     """The minimum side of a random crop of each training image, as a fraction of the image's; the crop is scaled up to
     the image's size. 1 for no crop."""
-    directory: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for relative paths; by default the working directory, then the environment variable JAXFORMER_DATA."""
-    cache: str = dataclasses.field(default="", metadata=PLACE)
-    """The folder for decoded images, named by hash; by default `data` in the user's cache (JAXFORMER_CACHE)."""
 
     __repr__ = brief
-    _repr_html_ = as_html
 
     def __post_init__(self) -> None:
-        local_path(self.cache)
+        super().__post_init__()
         check_classes(self.classes)
         at_least(1, self, "batch_size")
         at_least(0, self, "max_images", "shift")
@@ -106,11 +100,7 @@ class VisionConfig(TaskConfig):
 
 
 def check_images(part: str, model: VisionTransformerConfig | GridConfig, shift: int) -> None:
-    """Checks the images of a model, and the setting `data.shift`.
-
-    Raises:
-      ConfigError: the images have neither 1 nor 3 channels, or `shift` is not below their shorter side.
-    """
+    """Checks the images of a model, and the setting `data.shift`."""
     if model.num_channels not in (1, 3):
         raise ConfigError(f"{part}.num_channels must be 1 (gray) or 3 (RGB), got {model.num_channels}")
     side = min(model.image_size)

@@ -296,9 +296,7 @@ def test_contradicting_settings_are_refused(tmp_path):
         changed(config, {"init_from": "run"}).check_init(tiny(tmp_path))
     config.check_init(config)
     network = models.ResidualNetworkConfig(widths=(8, 32), num_blocks=1)
-    message = (
-        r"than model\.image: widths is 8 32 in that run and 6 12 in these settings; add --model\.image\.widths 8 32$"
-    )
+    message = r"another image network: model\.image\.widths is 8 32 in that run and 6 12 in these settings; add --model"
     with pytest.raises(ConfigError, match=message):
         config.check_init(vision.VisionConfig(model=network))
     network = dataclasses.replace(network, widths=(6, 12))

@@ -347,7 +347,7 @@ REFUSED = {
     ),
     "no settings": (lambda path: without(path, "config.json"), "does not exist"),
     "a run": (lambda path: (path / "config.json").write_text('{"task": "translation"}'), "is already a run"),
-    "no search": (lambda path: _as_pair(path, max_length=[3]), r"max_length must be an integer .* got \[3\]"),
+    "no search": (lambda path: _as_pair(path, max_length=[3]), r"max_length: got \[3\], expected int"),
     "no kind": (lambda path: edited(path / "config.json", model_type=["vit"]), r"has model_type \"\['vit'\]\""),
     "a start beyond": (
         lambda path: (_as_pair(path), edited(path / "config.json", decoder_start_token_id=400)),

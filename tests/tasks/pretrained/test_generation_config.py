@@ -14,7 +14,6 @@ from jaxformer.tasks.pretrained.generation_config import (
     special_words,
     to_generation,
     to_text_generation,
-    with_tokens,
     without_counterpart,
     without_special_words,
 )
@@ -45,21 +44,19 @@ def test_new_tokens_take_precedence_over_lengths():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"num_beams": 2.0}, r"num_beams must be an integer of at least 0, got 2\.0"),
-        ({"num_beams": True}, "num_beams must be an integer"),
-        ({"num_beams": 0}, "the settings of generation cannot be used: beam_size"),
-        ({"num_beams": 2, "length_penalty": "long"}, "cannot be used: could not convert"),
-        ({"num_beams": 2, "early_stopping": "sometimes"}, "early_stopping must be true, false or 'never'"),
-        ({"num_beams": 2, "early_stopping": [True]}, "early_stopping must be"),
-        ({"max_length": 1}, "max_length must be an integer of at least 2, got 1"),
+        ({"num_beams": 2.0}, r"cannot be used: decode\.search\.beam_size: got 2\.0, expected int"),
+        ({"num_beams": "4"}, "beam_size: got '4', expected int"),
+        ({"num_beams": 0}, "the settings of generation cannot be used: decode.search: beam_size"),
+        ({"num_beams": 2, "length_penalty": "long"}, "length_penalty: got 'long', expected float"),
+        ({"num_beams": 2, "early_stopping": "sometimes"}, "stopping: got 'sometimes', expected one of"),
+        ({"max_length": 1}, "their longest text has no token"),
         ({"do_sample": True, "num_beams": 2}, "num_beams is 2 in the settings of sampling, which jaxformer does not"),
-        ({"do_sample": 1}, "do_sample must be true or false, got 1"),
         ({"do_sample": True, "typical_p": 0.9}, r"typical_p is 0\.9 in the settings of sampling"),
-        ({"do_sample": True, "temperature": "hot"}, "temperature must be a number, got 'hot'"),
-        ({"do_sample": True, "top_p": 2.0}, "cannot be used: top_p must be in"),
-        ({"penalty_alpha": 1.3}, r"penalty_alpha is 1\.3 .* with 0\.0 there"),
-        ({"repetition_penalty": "strong"}, "repetition_penalty must be a number, got 'strong'"),
-        ({"repetition_penalty": 0}, "cannot be used: repetition_penalty must be above 0 and finite, got 0"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature: got 'hot', expected float"),
+        ({"do_sample": True, "top_p": 2.0}, "cannot be used: decode.search: top_p must be in"),
+        ({"penalty_alpha": 1.3}, r"penalty_alpha is 1\.3 in the settings of generation, .* without it"),
+        ({"repetition_penalty": "strong"}, "repetition_penalty: got 'strong', expected float"),
+        ({"repetition_penalty": 0}, "cannot be used: decode: repetition_penalty must be above 0 and finite, got 0"),
         (
             {"bad_words_ids": [[5], [9]]},
             r"only the tokens of padding, 5, and of the decoder's start, 5, got \[\[5\], \[9\]\]",
@@ -67,11 +64,11 @@ def test_new_tokens_take_precedence_over_lengths():
         ({"bad_words_ids": 5}, "bad_words_ids must hold only"),
         ({"forced_eos_token_id": 7}, "must be the end of a text, 0, got 7"),
         ({"eos_token_id": [0, 7]}, r"eos_token_id must be the end of a text, 0, got \[0, 7\]"),
-        ({"stop_strings": ["."]}, r"stop_strings is \['\.'\] .* with None there"),
+        ({"stop_strings": ["."]}, r"stop_strings is \['\.'\] in"),
         ({"do_sample": True, "top_h": 0.4}, r"top_h is 0\.4 in the settings of sampling"),
-        ({"max_time": 2.0}, r"max_time is 2\.0 .* with None there"),
-        ({"token_healing": True}, "token_healing is True .* with False there"),
-        ({"dola_layers": "high"}, "dola_layers is 'high' .* with None there"),
+        ({"max_time": 2.0}, r"max_time is 2\.0 in"),
+        ({"num_beam_groups": 2}, "num_beam_groups is 2 in"),
+        ({"token_healing": True}, "token_healing is True in"),
         ({"forced_bos_token_id": 7}, "is 7, but texts of the tokenizer begin with no token"),
     ],
 )
@@ -226,25 +223,3 @@ RATIO = ["max_ratio", "max_extra"]
 )
 def test_settings_that_a_folder_cannot_hold_are_named(decode, names):
     assert list(without_counterpart(decode)) == names
-
-
-def test_tokens_with_new_ids():
-    """Sequences with a removed token are left out, and so are settings whose tokens are elsewhere."""
-    settings = {
-        "eos_token_id": [5, 9],
-        "pad_token_id": 3,
-        "bos_token_id": 9,
-        "forced_eos_token_id": None,
-        "bad_words_ids": [[3], [5, 9], [5, 3]],
-        "suppress_tokens": [9, 5],
-        "sequence_bias": {"5": 1.0},
-        "max_length": 5,
-    }
-    assert with_tokens(settings, {3: 0, 5: 1}) == {
-        "eos_token_id": [1],
-        "pad_token_id": 0,
-        "forced_eos_token_id": None,
-        "bad_words_ids": [[0], [1, 0]],
-        "suppress_tokens": [1],
-        "max_length": 5,
-    }

@@ -51,7 +51,7 @@ class TestContract(TaskContract):
         ({"data": {"train": ""}}, "no sentences: give --data.train FILE"),
         ({"data": {"train": "nowhere.tsv"}}, "nowhere.tsv"),
         ({"data": {"max_length": 33}}, "data.max_length is 33, but model.max_positions is 32"),
-        ({"data": {"columns": [0, 1, 2]}}, "columns must be two numbers, got"),
+        ({"data": {"columns": [0, 1, 2]}}, "columns must be two different numbers from 0, got"),
         ({"model": {"num_classes": 3}}, r"model.num_classes is 3, but the data have \d\d"),
     )
 
