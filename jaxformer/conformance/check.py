@@ -14,8 +14,9 @@ import numpy as np
 
 from jaxformer.conformance import derivatives as derivatives  # registers its properties
 from jaxformer.conformance.adapter import Adapter, NotOfferedError, adapt
-from jaxformer.conformance.engines import make_engine
+from jaxformer.conformance.engines import Engine, JaxEngine
 from jaxformer.conformance.report import Report, Row, reproduction
+from jaxformer.conformance.torch_functions import TorchEngine
 from jaxformer.conformance.trials import (
     LIMITS,
     PROPERTIES,
@@ -72,7 +73,8 @@ def check(
     for name in only or ():
         if name not in PROPERTIES:
             raise ConfigError(f"there is no property {name!r}{did_you_mean(name, PROPERTIES)}")
-    subject = Subject(adapter, make_engine(adapter), {**LIMITS, **(limits or {})})
+    engine = {"jax": JaxEngine, "numpy": Engine, "torch": TorchEngine}[adapter.framework]
+    subject = Subject(adapter, engine(adapter), {**LIMITS, **(limits or {})})
     rows, stuck = [], ""
     for name in PROPERTIES if only is None else only:
         began = time.monotonic()

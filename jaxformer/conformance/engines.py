@@ -133,10 +133,3 @@ class JaxEngine(Engine):
             return jax.grad(lambda v: sum(jnp.sum(slope(v)[name] * x) for name, x in along.items()))(variables)
 
         return self.named(self.run(curved, variables, arrays))
-
-
-def make_engine(adapter: Adapter) -> Engine:
-    """Returns the engine of the framework of a function."""
-    from jaxformer.conformance.torch_functions import TorchEngine  # a subclass
-
-    return {"jax": JaxEngine, "numpy": Engine, "torch": TorchEngine}[adapter.framework](adapter)
