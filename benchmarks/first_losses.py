@@ -84,6 +84,7 @@ KINDS: dict[str, Kind] = {
     "dropout": Kind(f"{TRANSLATION} --model.dropout 0.1 --model.attention_dropout 0.1"
                     " --model.feed_forward.dropout 0.1"),
     "r-drop": Kind(f"{TRANSLATION} --loss.r_drop 5 --model.dropout 0.1"),
+    "simcut": Kind(f"{TRANSLATION} --loss.simcut.weight 3 --model.dropout 0.1"),
     "untied": Kind(f"{TRANSLATION} --model.tie_embeddings none --model.output_bias True"),
     "tied-decoder": Kind(f"{TRANSLATION} --model.tie_embeddings decoder"),
     "post-norm": Kind(f"{TRANSLATION} --model.norm_position post"),

@@ -6,6 +6,7 @@ that each process times beside its steps.
 
     python -m benchmarks.train_step                                     # D=256, 4+4 layers, vocabulary 8k
     python -m benchmarks.train_step --sizes base-8k base-32k --rounds 3
+    python -m benchmarks.train_step --sizes multi30k --sides jaxformer R-Drop SimCut    # what two passes cost
     python -m benchmarks.train_step --torch-python /path/to/venv/bin/python --out benchmarks/results/train_step.json
 """
 
@@ -32,16 +33,19 @@ SIZES = {
 }
 SIDES = {
     "jaxformer": ("benchmarks.sides.ours", {}),
+    "R-Drop": ("benchmarks.sides.ours", {"loss": "r_drop"}),
+    "SimCut": ("benchmarks.sides.ours", {"loss": "simcut"}),
     "Flax Linen": ("benchmarks.sides.linen", {}),
     "PyTorch eager": ("benchmarks.sides.pytorch", {}),
     "PyTorch compiled": ("benchmarks.sides.pytorch", {"compiled": True}),
 }
+LIBRARIES = [name for name, (_, options) in SIDES.items() if "loss" not in options]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("train_step", __doc__)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=["small-8k"])
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=[*LIBRARIES])
     parser.add_argument("--length", type=count, default=32, help="length of source and target")
     parser.add_argument("--batch-size", type=count, help="sentences in the batch")
     parser.add_argument("--dropout", type=float, default=0.1)
@@ -77,12 +81,15 @@ def measure(size: str, spec: dict, names: list[str], args: argparse.Namespace) -
         python = args.torch_python if "PyTorch" in name else sys.executable
         running.append(Side(name, module, spec | options, python=python))
     results = command.take_turns(running, args.rounds, args.steps)
-    print(f"{'':18s}{'ms/step':>9s}{'tokens/s':>10s}{'of peak':>9s}{'first step s':>14s}{'memory GB':>11s}")
+    print(
+        f"{'':18s}{'ms/step':>9s}{'CPU ms':>8s}{'tokens/s':>10s}{'of peak':>9s}{'first step s':>14s}{'memory GB':>11s}"
+    )
     for name, row in results.items():
         row["tokens_per_second"] = tokens / row["seconds"]
         row["share_of_peak"] = work / row["seconds"] / row["peak"]
         print(
-            f"{name:18s}{row['seconds'] * 1e3:9.0f}{row['tokens_per_second']:10,.0f}{row['share_of_peak']:9.0%}"
+            f"{name:18s}{row['seconds'] * 1e3:9.0f}{row['processor'] * 1e3:8.0f}"
+            f"{row['tokens_per_second']:10,.0f}{row['share_of_peak']:9.0%}"
             f"{row['first']:14.1f}{row['memory'] / 1e9:11.2f}   {row['versions']}",
             flush=True,
         )

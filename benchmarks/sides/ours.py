@@ -10,11 +10,14 @@ import jax.numpy as jnp
 
 from benchmarks.sides.arrays import PAD, batch
 from jaxformer import functional, models, training
-from jaxformer.functional import CrossEntropy, Tokens
+from jaxformer.functional import CrossEntropy, RDrop, SimCut, Tokens
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import choices
 from jaxformer.modules import pure
 from jaxformer.training.config import AdamConfig
 from jaxformer.training.optimizers import make_optimizer
+
+LOSSES = {"plain": CrossEntropy(smoothing=0.1), "r_drop": RDrop(5.0, 0.1), "simcut": SimCut(3.0, 0.1)}
 
 
 def shape(spec):
@@ -50,7 +53,7 @@ def build(spec):
     net = network(spec)
     optimizer = make_optimizer(AdamConfig(warmup_steps=4000), steps=100_000)
     state = training.create(net.init, optimizer, jax.random.key(0))
-    step = training.make_step(functools.partial(_loss, net), optimizer)
+    step = training.make_step(functools.partial(_loss, net, LOSSES[spec.get("loss", "plain")]), optimizer)
     arrays = jax.tree.map(jnp.asarray, batch(spec))
     inputs = {"source": arrays["source"], "target": arrays["target"][:, :-1], "labels": arrays["target"][:, 1:]}
 
@@ -62,10 +65,13 @@ def build(spec):
     return once
 
 
-def _loss(net, params, batch, key):
+def _loss(net, loss, params, batch, key):
+    if loss.passes == 2:
+        batch = jax.tree.map(functional.duplicate_rows, batch)
     source = Tokens(batch["source"], batch["source"] != PAD)
     target = Tokens(batch["target"], batch["labels"] != PAD, right_padded=True)
-    loss = CrossEntropy(smoothing=0.1)
+    if isinstance(loss, SimCut):
+        source, target = (loss.inputs(side, fold_in_name(key, name)) for side, name in ((source, "s"), (target, "t")))
     return *net.bind(params).loss(source, target, labels=batch["labels"], loss=loss, key=key), {}
 
 

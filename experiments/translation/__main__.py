@@ -4,6 +4,9 @@
     python -m experiments.translation --out runs/reproduce --seeds 3 --config de_en
     python -m experiments.translation --out runs/short --set train.steps=2000 --set optimizer.cooldown=0.3
     python -m experiments.translation --out runs/methods --seeds 3 --methods plain sampling r-drop ensemble distilled
+    python -m experiments.translation --config muon --methods bidirectional-simcut --minutes 140 --out runs/beyond
+    python -m experiments.translation --config muon --full --methods simcut --seeds 3 --out runs/beyond-full
+    python -m experiments.translation --verify runs/beyond/records/seed-0.json --out runs/verified
     python -m experiments.translation --smoke --out runs/smoke
 
 Each seed is trained, its last checkpoints are averaged, and the average is scored: on the validation set, by which you
@@ -12,9 +15,13 @@ program does, from its start to the averaged parameters; the time for compilatio
 version needs no data and its results mean nothing.
 
 Methods: `sampling` draws new segmentations in each epoch (subword regularization, or BPE-dropout for bpe), `r-drop`
-makes two passes agree, `sampling-r-drop` does both. `ensemble` translates with all seeds of the method that is best on
-the validation set, `ensemble-mbr` also chooses among its 16 best by minimum Bayes risk, and `distilled` trains seeds
-on the ensemble's translations of the training data.
+makes two passes agree, `sampling-r-drop` does both, and `simcut` makes a pass over cut-off tokens agree with a clean
+one. `bidirectional` and `bidirectional-simcut` first train a model of both directions for as long, and start from it.
+`ensemble` translates with all seeds of the method that is best on the validation set, `ensemble-mbr` also chooses among
+its 16 best by minimum Bayes risk, and `distilled` trains seeds on the ensemble's translations of the training data.
+
+--verify checks a record: that it is of this commit and of its configuration, that the first 20 updates have its losses
+(bit for bit on its processor and versions, otherwise to 1e-4), and, if the parameters are there, its scores.
 """
 
 from __future__ import annotations
@@ -25,22 +32,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments import command
-from experiments.translation import multi30k, smoke, systems
+from experiments.translation import multi30k, smoke, systems, verify
 from experiments.translation.report import draw, report
 from experiments.translation.systems import Record
 from jaxformer.cli.arguments import override
 from jaxformer.config import changed
 from jaxformer.data import fetch
+from jaxformer.errors import ConfigError
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.logging import read_log
 
-NAMES = ("en_de", "de_en", "en_fr", "published", "published_accelerator")
+NAMES = ("en_de", "de_en", "en_fr", "published", "published_accelerator", "muon", "muon_accelerator")
 CONFIGS = {name: getattr(multi30k, name) for name in NAMES}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = command.parser("translation", __doc__, out="the folder of the runs, their records and the report")
     parser.add_argument("--config", choices=CONFIGS, default="en_de", help="of experiments/translation/multi30k.py")
+    parser.add_argument("--full", action="store_true", help="the version of the configuration for an accelerator")
+    parser.add_argument("--verify", type=pathlib.Path, metavar="RECORD", help="check a record, and train nothing")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the run")
     parser.add_argument("--data-dir", type=pathlib.Path, default=pathlib.Path("data"), help="default: data")
     parser.add_argument("--seeds", type=command.count, default=1, help="trainings of each method (default 1)")
@@ -64,12 +74,18 @@ def run(args: argparse.Namespace) -> None:
 
     Raises:
       ConfigError: a setting is wrong, methods do not go together, or `--out` has records of other settings.
-      DataError: the corpus cannot be fetched.
+      DataError: the corpus cannot be fetched, or the record to verify does not hold.
       Stopped: the time was up.
     """
     end = command.end_of_call(args.minutes)
+    if args.verify:
+        command.publish(args.out, verify.verify(args.verify, args.data_dir))
+        return
     systems.check(args.methods, args.seeds)
-    config = override(CONFIGS[args.config](), [f"--{setting}" for setting in args.set])
+    name = args.config + "_accelerator" * args.full
+    if name not in CONFIGS:
+        raise ConfigError(f"--full needs a configuration for an accelerator, which {args.config} has not")
+    config = override(CONFIGS[name](), [f"--{setting}" for setting in args.set])
     if args.smoke:
         config, args.data_dir = changed(config, smoke.CHANGES), args.out / "data"
         smoke.prepare(args.data_dir)
@@ -103,7 +119,7 @@ def _make(
     else:
         config = systems.configured(config, method)
     for seed in range(args.seeds):
-        record = systems.trained(changed(config, {"seed": seed}), out, args.average, end)
+        record = systems.trained(changed(config, {"seed": seed}), out, args.average, end, method=method)
         records.setdefault(method, []).append(record)
 
 

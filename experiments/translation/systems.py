@@ -12,9 +12,11 @@ import numpy as np
 
 import jaxformer
 from experiments import command
+from experiments.translation import verify
 from jaxformer.config import changed
 from jaxformer.data.sources import locate, read_lines
 from jaxformer.errors import ConfigError
+from jaxformer.evaluation.resampling import interval
 from jaxformer.files import write_text
 from jaxformer.tasks.translation import TranslationConfig, Translator
 from jaxformer.training.phase_timer import total_seconds
@@ -23,13 +25,19 @@ Record = Mapping[str, Any]
 
 SAMPLING = {"data": {"num_segmentations": 0}}
 R_DROP = {"loss": {"r_drop": 5.0}}
+SIMCUT = {"loss": {"simcut": {"weight": 3.0, "cut": 0.05}}}
 TRAINED: dict[str, Mapping[str, Any]] = {
     "plain": {},
     "sampling": SAMPLING,
     "r-drop": R_DROP,
     "sampling-r-drop": SAMPLING | R_DROP,
+    "simcut": SIMCUT,
+    "bidirectional": {},
+    "bidirectional-simcut": SIMCUT,
 }
 """The changes of a configuration by a method of training."""
+STARTED = ("bidirectional", "bidirectional-simcut")
+"""The methods whose trainings start from a model of both directions."""
 SEARCHES: dict[str, Mapping[str, Any]] = {
     "ensemble": {},
     "ensemble-mbr": {
@@ -79,7 +87,9 @@ def folder(out: pathlib.Path, method: str) -> pathlib.Path:
     return out if method == "plain" else out / method
 
 
-def trained(config: TranslationConfig, out: pathlib.Path, last: int, end: float) -> dict[str, Any]:
+def trained(
+    config: TranslationConfig, out: pathlib.Path, last: int, end: float, *, method: str = "plain"
+) -> dict[str, Any]:
     """Trains a seed, averages its last checkpoints and scores the average; returns the record, made if it is missing.
 
     Raises:
@@ -87,15 +97,42 @@ def trained(config: TranslationConfig, out: pathlib.Path, last: int, end: float)
       Stopped: the time was up.
     """
     run, path = out / f"seed-{config.seed}", out / "records" / f"seed-{config.seed}.json"
+    start = out / "start" / run.name
+    alone, updates = config, config.train.steps
+    if method in STARTED:
+        config, updates = changed(config, {"init_from": f"{start.resolve()}:average"}), 2 * updates
 
     def make() -> Record:
+        if method in STARTED:
+            _train_both_directions(alone, start, last, end)
         command.train(config, run, end)
-        return {"last": last, **_averaged(run, last), "facts": command.facts()}
+        about = {"method": method, "updates": updates, "last": last, **_averaged(run, last)}
+        return {**about, **verify.evidence(run), "facts": command.facts()}
 
     found = command.record(path, config, make)
     if found["last"] != last:
         raise ConfigError(f"{path} is an average of {found['last']} checkpoints, not of {last}; choose another --out")
     return found
+
+
+def _train_both_directions(config: TranslationConfig, run: pathlib.Path, last: int, end: float) -> None:
+    """Trains a model on all pairs in both directions, and averages its last checkpoints (Ding et al. 2021, "BiT").
+
+    The language of the source tells the direction, so there are no tags. Both sides are split by the rules for words of
+    the source language, which differ little; the training that starts here has those of each language.
+
+    Raises:
+      Stopped: the time was up.
+    """
+    if (run / "average").exists():
+        return
+    files = {side: run.parent / f"both.{side}" for side in ("source", "target")}
+    lines = [read_lines(locate(getattr(config.data, side), config.data.directory)) for side in files]
+    for path, texts in zip(files.values(), (lines[0] + lines[1], lines[1] + lines[0]), strict=True):
+        write_text(path, "".join(f"{text}\n" for text in texts))
+    both = {side: str(path.resolve()) for side, path in files.items()}
+    command.train(changed(config, {"data": both}), run, end)
+    jaxformer.average(run, last=last)
 
 
 def _averaged(run: pathlib.Path, last: int) -> dict[str, Any]:
@@ -182,7 +219,12 @@ def _scores(run: pathlib.Path, translator: Translator) -> dict[str, list[dict[st
     """Returns the scores of a translator on the validation set and the test set of a run."""
     return {
         split: [
-            {"name": score.name, "value": score.value, "signature": score.signature}
+            {
+                "name": score.name,
+                "value": score.value,
+                "signature": score.signature,
+                "interval": score.sample and interval(score.sample),
+            }
             for found in jaxformer.evaluate(run, translator, split=split).values()
             for score in found
         ]

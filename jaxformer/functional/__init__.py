@@ -59,9 +59,12 @@ from jaxformer.functional.linear_loss import linear_loss as linear_loss
 from jaxformer.functional.losses import CrossEntropy as CrossEntropy
 from jaxformer.functional.losses import LogitLoss as LogitLoss
 from jaxformer.functional.losses import RDrop as RDrop
+from jaxformer.functional.losses import SimCut as SimCut
 from jaxformer.functional.losses import cross_entropy as cross_entropy
+from jaxformer.functional.losses import divergence as divergence
 from jaxformer.functional.losses import duplicate_rows as duplicate_rows
 from jaxformer.functional.losses import r_drop as r_drop
+from jaxformer.functional.losses import simcut as simcut
 from jaxformer.functional.losses import symmetric_divergence as symmetric_divergence
 from jaxformer.functional.masked_tokens import mask_tokens as mask_tokens
 from jaxformer.functional.masked_tokens import num_masked as num_masked
@@ -105,5 +108,6 @@ from jaxformer.functional.recurrent import recurrent_step as recurrent_step
 from jaxformer.functional.recurrent import rnn_cell as rnn_cell
 from jaxformer.functional.tokens import Tokens as Tokens
 from jaxformer.functional.tokens import as_tokens as as_tokens
+from jaxformer.functional.tokens import token_cutoff as token_cutoff
 
 lazy.list_names(__name__)

@@ -1,4 +1,4 @@
-"""Losses of logits, also of two passes that should agree (R-Drop, Liang et al. 2021).
+"""Losses of logits, also of two passes that should agree (R-Drop, Liang et al. 2021; SimCut, Gao et al. 2022).
 
 They return ``(sum, count)``; the caller computes means, accumulates, and reduces over devices.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -15,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer.axes import has_known_values
-from jaxformer.functional.tokens import clear_padding
+from jaxformer.functional.tokens import Tokens, clear_padding, token_cutoff
 
 
 def cross_entropy(
@@ -202,17 +204,50 @@ def symmetric_divergence(
     >>> round(float(total), 4), int(count)       # 1/8 log 3
     (0.1373, 1)
     """
-    if first.shape != second.shape:
-        raise ValueError(f"both logits must have one shape, got {list(first.shape)} and {list(second.shape)}")
-    check_where(where, first.shape[:-1])
-    first, second = first.astype(jnp.float32), second.astype(jnp.float32)
-    p, q = (jax.nn.log_softmax(clear_padding(x, where)) for x in (first, second))
+    p, q = _log_probabilities(first, second, where)
     both = (p > -jnp.inf) | (q > -jnp.inf)  # a class that is impossible under both adds nothing
     p, q = (jnp.where(both, x, 0.0) for x in (p, q))
     rows = 0.5 * ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
-    if where is None:
-        return rows.sum(), jnp.float32(rows.size)
-    return rows.sum(), where.astype(jnp.float32).sum()
+    return rows.sum(), _num_counted(where, rows.shape)
+
+
+def divergence(
+    first: Float[Array, "*batch V"], second: Float[Array, "*batch V"], *, where: Bool[Array, "*batch"] | None = None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    r"""Returns the Kullback-Leibler divergence of two arrays of logits: the sum over rows, and their number.
+
+    .. math:: D(p \| q) = \sum_v p_v (\log p_v - \log q_v) - p_v + q_v
+
+    The last two terms add up to 0 over the classes. With them, no class adds less than 0, and where both distributions
+    are equal, both gradients are 0, not only nearly so.
+
+    Args:
+      where: True for rows to count; other rows add nothing, and may hold anything.
+
+    Raises:
+      ValueError: shapes do not match, or `where` is not Boolean.
+
+    >>> total, count = divergence(jnp.log(jnp.array([[0.5, 0.5]])), jnp.log(jnp.array([[0.25, 0.75]])))
+    >>> round(float(total), 4), int(count)       # 1/2 log 4/3
+    (0.1438, 1)
+    """
+    p, q = _log_probabilities(first, second, where)
+    possible = p > -jnp.inf
+    terms = jnp.exp(p) * (jnp.where(possible, p, 0.0) - jnp.where(possible, q, 0.0)) - jnp.exp(p) + jnp.exp(q)
+    return terms.sum(), _num_counted(where, p.shape[:-1])
+
+
+def _log_probabilities(first: Array, second: Array, where: Array | None) -> tuple[Array, Array]:
+    """Returns the log-probabilities of two arrays of logits, in float32, alike where rows do not count."""
+    if first.shape != second.shape:
+        raise ValueError(f"both logits must have one shape, got {list(first.shape)} and {list(second.shape)}")
+    check_where(where, first.shape[:-1])
+    p, q = (jax.nn.log_softmax(clear_padding(x.astype(jnp.float32), where)) for x in (first, second))
+    return p, q
+
+
+def _num_counted(where: Array | None, shape: tuple[int, ...]) -> Array:
+    return jnp.float32(math.prod(shape)) if where is None else where.astype(jnp.float32).sum()
 
 
 def r_drop(
@@ -249,8 +284,59 @@ def r_drop(
     return 0.5 * (one + other + weight * divergence), count
 
 
+def simcut(
+    clean: Float[Array, "*batch V"],
+    cut: Float[Array, "*batch V"],
+    labels: Integer[Array, "*batch"],
+    *,
+    weight: float = 3.0,
+    where: Bool[Array, "*batch"] | None = None,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    r"""Returns the loss of SimCut (Gao et al. 2022): the sum over the counted labels, and their number.
+
+    It is the cross entropy of a pass over the clean input plus :math:`\alpha` times its `divergence` from a pass over
+    the same input with some tokens cut off (`token_cutoff`). As in the paper, gradients flow into both passes of the
+    divergence, which its authors find essential; in virtual adversarial training, they flow into the second only.
+
+    Args:
+      weight: :math:`\alpha`.
+      where, smoothing, z_loss: see `cross_entropy`.
+
+    Raises:
+      ValueError: `smoothing` is not in [0, 1), shapes do not match, `where` is not Boolean, or a label is not in [0, V)
+        where it counts.
+
+    >>> logits, labels = jnp.log(jnp.array([[0.5, 0.5]])), jnp.array([1])
+    >>> total, count = simcut(logits, jnp.log(jnp.array([[0.25, 0.75]])), labels)
+    >>> round(float(total), 4), int(count)       # log 2 + 3/2 log 4/3
+    (1.1247, 1)
+    """
+    loss, count = cross_entropy(clean, labels, where=where, smoothing=smoothing, z_loss=z_loss)
+    return loss + weight * divergence(clean, cut, where=where)[0], count
+
+
 @dataclasses.dataclass(frozen=True)
-class RDrop(LogitLoss):
+class _TwoPasses(LogitLoss):
+    """A loss of two passes over each sequence, which should agree; a subclass names its function."""
+
+    weight: float
+    smoothing: float = 0.0
+    z_loss: float = 0.0
+    passes: ClassVar[int] = 2
+    function: ClassVar[Callable[..., tuple[Array, Array]]]
+
+    def __post_init__(self):
+        CrossEntropy(self.smoothing, self.z_loss)  # checks them
+
+    def value(self, logits, labels, where):
+        options = {"weight": self.weight, "smoothing": self.smoothing, "z_loss": self.z_loss}
+        return self.function(logits[..., 0, :], logits[..., 1, :], labels, where=where, **options)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class RDrop(_TwoPasses):
     """The `r_drop` of two passes over each sequence, from `duplicate_rows` of a batch.
 
     Raises:
@@ -263,15 +349,40 @@ class RDrop(LogitLoss):
     (1.3863, 3)
     """
 
-    weight: float
-    smoothing: float = 0.0
-    z_loss: float = 0.0
-    passes: ClassVar[int] = 2
+    function = staticmethod(r_drop)
+
+
+@dataclasses.dataclass(frozen=True)
+class SimCut(_TwoPasses):
+    """The `simcut` of two passes over each sequence, from `duplicate_rows` of a batch whose tokens `inputs` has cut.
+
+    Raises:
+      ValueError: `smoothing` or `cut` is not in [0, 1).
+
+    >>> from jaxformer.functional import linear_loss
+    >>> labels = duplicate_rows(jnp.array([[0, 1, 2]]))
+    >>> total, count = linear_loss(jnp.ones((2, 3, 2)), jnp.zeros((4, 2)), labels, SimCut())
+    >>> round(float(total / count), 4), int(count)       # log 4
+    (1.3863, 3)
+    """
+
+    weight: float = 3.0
+    cut: float = 0.05
+    function = staticmethod(simcut)
 
     def __post_init__(self):
-        CrossEntropy(self.smoothing, self.z_loss)  # checks them
+        super().__post_init__()
+        if not 0 <= self.cut < 1:
+            raise ValueError(f"cut must be in [0, 1), got {self.cut}")
 
-    def value(self, logits, labels, where):
-        first, second = logits[..., 0, :], logits[..., 1, :]
-        loss = functools.partial(r_drop, weight=self.weight, smoothing=self.smoothing, z_loss=self.z_loss)
-        return loss(first, second, labels, where=where)[0]
+    def inputs(self, tokens: Tokens[Array], key: jax.Array | None) -> Tokens[Array]:
+        """Returns the tokens of both passes, in `duplicate_rows`, with those of each second row cut off at random."""
+        second = jnp.arange(tokens.shape[0])[:, None] % 2 == 1
+        return token_cutoff(tokens, rate=self.cut, key=key, where=second)
+
+    def value_and_gradient(self, logits, labels, where, vocab_size):
+        clean, cut = logits[..., 0, :], logits[..., 1, :]
+        loss, slope = CrossEntropy(self.smoothing, self.z_loss).value_and_gradient(clean, labels, where, vocab_size)
+        apart = lambda x, y: self.weight * divergence(x[..., :vocab_size], y[..., :vocab_size], where=where)[0]
+        extra, slopes = jax.value_and_grad(apart, (0, 1))(clean, cut)
+        return loss + extra, jnp.stack([slopes[0] + slope, slopes[1]], -2)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Shaped
 
 from jaxformer import masks
+from jaxformer.functional.dropout import every_index, keep
 from jaxformer.reprs import brief
 
 ArrayT = TypeVar("ArrayT")
@@ -43,6 +44,9 @@ class Tokens(Generic[ArrayT]):
     Give `positions` that restart with each sequence, unless the position scheme is relative.
     """
     types: ArrayT | None = None  # int [B, T]: token types, for a model that has them; None: 0
+    shown: ArrayT | None = None
+    """``Bool [B, T]``: True where a model reads the vector of the token; elsewhere it reads 0 there, with the vector of
+    the position (see `token_cutoff`). None: everywhere."""
     right_padded: bool = dataclasses.field(default=False, metadata={"static": True})
     """Promises that `valid` is False only at the ends of rows.
 
@@ -104,6 +108,37 @@ def clear_padding(x: Shaped[Array, "*batch ..."], valid: Bool[Array, "*batch"] |
     if valid is None:
         return x
     return jnp.where(valid.reshape(valid.shape + (1,) * (x.ndim - valid.ndim)), x, 0)
+
+
+def token_cutoff(
+    tokens: Tokens[jax.Array], *, rate: float, key: jax.Array | None, where: Bool[Array, "#B #T"] | None = None
+) -> Tokens[jax.Array]:
+    """Hides the vectors of tokens with probability `rate` (Shen et al. 2020, "token cutoff"); none without a key.
+
+    The first and the last token of each sequence stay: they mark its beginning, its end or its language.
+
+    Args:
+      where: True for tokens that may be hidden; by default all.
+
+    Raises:
+      ValueError: `rate` is not in [0, 1).
+
+    >>> import jax, jax.numpy as jnp
+    >>> row = Tokens(jnp.ones((1, 8), int), valid=jnp.arange(8)[None] < 6)
+    >>> token_cutoff(row, rate=0.5, key=jax.random.key(0)).shown.astype(int).tolist()
+    [[1, 1, 1, 0, 0, 1, 1, 1]]
+    """
+    if not 0 <= rate < 1:
+        raise ValueError(f"rate must be in [0, 1), got {rate}")
+    if key is None or rate == 0:
+        return tokens
+    valid = everywhere(tokens.valid, tokens.shape)
+    follows = valid[:, 1:] & valid[:, :-1]
+    if tokens.segments is not None:
+        follows &= tokens.segments[:, 1:] == tokens.segments[:, :-1]
+    inner = jnp.pad(follows, ((0, 0), (1, 0))) & jnp.pad(follows, ((0, 0), (0, 1)))
+    shown = keep(key, rate, every_index(tokens.shape)) | ~inner
+    return dataclasses.replace(tokens, shown=shown if where is None else shown | ~where)
 
 
 def everywhere(where: Bool[Array, "*batch"] | None, shape: tuple[int, ...]) -> Bool[Array, "*batch"]:

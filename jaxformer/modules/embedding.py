@@ -17,7 +17,7 @@ from jaxformer.axes import constrain
 from jaxformer.dims import check_rank
 from jaxformer.functional.feed_forward import add_shared
 from jaxformer.functional.positions.vectors import check_given_positions, check_positions, first_positions
-from jaxformer.functional.tokens import Tokens
+from jaxformer.functional.tokens import Tokens, clear_padding
 from jaxformer.modules.convolution import Convolution
 from jaxformer.modules.layers import normal, normalized
 from jaxformer.sharding import tables
@@ -181,7 +181,7 @@ class Embeddings(nnx.Module):
                 same &= valid[:, None]
             count = jnp.maximum(same.sum(2), 1)
             index = jnp.asarray(index)[:, :length]  # one for each count; a symbolic length has more
-        x = self._sum(ids, index, count, tokens.types, valid)
+        x = self._sum(ids, index, count, tokens.types, valid, tokens.shown)
         return functional.dropout(x, rate=self.dropout, key=key)
 
     def step(
@@ -206,8 +206,16 @@ class Embeddings(nnx.Module):
         """D, the dimension of the vectors."""
         return self.tokens.table.shape[-1]
 
-    def _sum(self, tokens: Array, positions, length, types: Array | None, valid: Array | None = None) -> Array:
-        x = self.tokens(tokens, dtype=self.dtype, where=valid)
+    def _sum(
+        self,
+        tokens: Array,
+        positions,
+        length,
+        types: Array | None,
+        valid: Array | None = None,
+        shown: Array | None = None,
+    ) -> Array:
+        x = clear_padding(self.tokens(tokens, dtype=self.dtype, where=valid), shown)
         if self.positions is not None:
             vectors = self.positions(positions, length)[:, : x.shape[1]]  # a symbolic length has more
             x = add_shared(x, vectors)

@@ -120,6 +120,14 @@ def recurrent_step(x):
     return functional.recurrent_step(functional.rnn_cell, x[2:, :3], state, weights)
 
 
+def two_passes(loss):
+    def total(x):
+        rows = functional.duplicate_rows(x[None]) * jnp.array([[[1.0]], [[2.0]]])
+        return functional.linear_loss(rows, x * x, functional.duplicate_rows(LABELS), loss, chunk=2)
+
+    return total
+
+
 ones = lambda x: jnp.ones(x.shape[-1])
 FUNCTIONS = {
     '`F.attention(implementation="reference")`': (attends(implementation="reference"), HEADS),
@@ -146,16 +154,8 @@ FUNCTIONS = {
         lambda x: functional.linear_loss(x[None], x * x, LABELS, functional.CrossEntropy(0.1, 0.1), chunk=2),
         TOKENS,
     ),
-    "`F.linear_loss` with `F.RDrop`": (
-        lambda x: functional.linear_loss(
-            functional.duplicate_rows(x[None]) * jnp.array([[[1.0]], [[2.0]]]),
-            x * x,
-            functional.duplicate_rows(LABELS),
-            functional.RDrop(2.0),
-            chunk=2,
-        ),
-        TOKENS,
-    ),
+    "`F.linear_loss` with `F.RDrop`": (two_passes(functional.RDrop(2.0)), TOKENS),
+    "`F.linear_loss` with `F.SimCut`": (two_passes(functional.SimCut(2.0)), TOKENS),
     "`sharding.table_copies` and `sharding.lookup`": (looked_up, TOKENS),
     "`F.layer_norm`": (lambda x: functional.layer_norm(x, ones(x)), TOKENS),
     '`F.layer_norm(form="deviation")`': (lambda x: functional.layer_norm(x, ones(x), form="deviation"), TOKENS),

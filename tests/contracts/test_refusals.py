@@ -176,6 +176,8 @@ LOSSES = [
     (lambda: F.cross_entropy(LOGITS, LABELS, smoothing=-0.1), "smoothing must be in [0, 1), got -0.1"),
     (lambda: functional.CrossEntropy(1.0), "smoothing must be in [0, 1), got 1.0"),
     (lambda: functional.RDrop(1.0, 1.0), "smoothing must be in [0, 1), got 1.0"),
+    (lambda: functional.SimCut(cut=1.0), "cut must be in [0, 1), got 1.0"),
+    (lambda: F.token_cutoff(functional.Tokens(LABELS), rate=-0.1, key=None), "rate must be in [0, 1), got -0.1"),
     # Labels [B, 1] would be compared with all rows, and a choice [B, 1] counted once for many labels.
     *((lambda x=x: F.cross_entropy(LOGITS, x), SHAPES) for x in (LABELS[..., None], LABELS[:1], LABELS[0])),
     *(
@@ -186,6 +188,7 @@ LOSSES = [
             functools.partial(F.linear_loss, *STATES, LABELS),
             functools.partial(F.linear_loss, *STATES, LABELS, R_DROP),
             functools.partial(F.symmetric_divergence, LOGITS, LOGITS),
+            functools.partial(F.divergence, LOGITS, LOGITS),
         )
     ),
     (lambda: F.symmetric_divergence(LOGITS, LOGITS[:1]), "one shape, got [2, 5, 7] and [1, 5, 7]"),

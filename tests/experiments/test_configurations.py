@@ -15,6 +15,7 @@ from tests.selection import first
 ROOT = pathlib.Path(__file__).parents[2]
 TRANSLATION = (
     "multi30k:en_de multi30k:de_en multi30k:en_fr multi30k:published multi30k:published_accelerator "
+    "multi30k:muon multi30k:muon_accelerator "
     "tatoeba:en_fr tatoeba:en_de "
     "wmt14:base_en_de wmt14:big_en_de wmt14:large_en_de wmt14:base_en_fr wmt14:big_en_fr"
 ).split()

@@ -4,11 +4,14 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from experiments.translation import __main__ as command
-from experiments.translation import multi30k, systems
-from jaxformer.errors import ConfigError
+from experiments.translation import multi30k, picture, systems, verify
+from jaxformer.config import comparable, fingerprint
+from jaxformer.errors import ConfigError, DataError
+from jaxformer.files import write_text
 from tests.experiments.smoke import check_resumes
 
 
@@ -57,7 +60,10 @@ def test_methods_are_changes_of_a_configuration():
         "sampling": (0, 0.0),
         "r-drop": (1, 5.0),
         "sampling-r-drop": (0, 5.0),
+        **dict.fromkeys(("simcut", "bidirectional", "bidirectional-simcut"), (1, 0.0)),
     }
+    cut = {name: (c.loss.simcut.weight, c.loss.simcut.cut) for name, c in found.items() if c.loss.simcut.weight}
+    assert cut == {"simcut": (3.0, 0.05), "bidirectional-simcut": (3.0, 0.05)}  # of the paper
     assert found["sampling"].data.segmentation_alpha == 0.1  # of the paper on BPE-dropout
     assert systems.configured(multi30k.en_de(), "sampling").data.segmentation_alpha == 0.2  # of unigram
 
@@ -79,6 +85,127 @@ def test_an_ensemble_of_other_runs_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(systems.command, "record", lambda path, config, make: {"runs": ["plain/seed-0"]})
     with pytest.raises(ConfigError, match=r"an ensemble of plain/seed-0, not of plain/seed-1"):
         systems.ensemble_record(multi30k.en_de(), [tmp_path / "plain" / "seed-1"], tmp_path / "r.json", "ensemble")
+
+
+def test_both_sizes_of_a_row():
+    small, large = (command.CONFIGS[name]() for name in ("muon", "muon_accelerator"))
+    assert (small.train.steps, small.data.tokens_per_batch, large.train.steps) == (3000, 4096, 20_000)
+    assert small.model == large.model == multi30k.published().model
+    assert small.optimizer == large.optimizer
+
+
+def test_a_configuration_without_a_version_for_accelerators(tmp_path, capsys):
+    assert command.main(["--config", "en_de", "--full", "--out", str(tmp_path)]) == 2
+    assert "--full needs a configuration for an accelerator, which en_de has not" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys):
+    arguments = ["--smoke", "--out", str(tmp_path), "--average", "2", "--methods", "bidirectional-simcut"]
+    out = tmp_path / "bidirectional-simcut"
+    assert command.main(arguments) == 0
+    english, german, *both = (
+        path.read_text(encoding="utf-8").splitlines()
+        for path in (
+            *(tmp_path / "data" / "multi30k" / f"train.{language}" for language in ("en", "de")),
+            *(out / "start" / f"both.{side}" for side in ("source", "target")),
+        )
+    )
+    assert both == [english + german, german + english]
+    configs = [
+        json.loads((run / "config.json").read_text())["config"] for run in (out / "start/seed-0", out / "seed-0")
+    ]
+    assert [config["loss"]["simcut"]["weight"] for config in configs] == [3.0, 3.0]
+    assert configs[1]["init_from"] == f"{out / 'start' / 'seed-0'}:average"
+    found = json.loads((out / "records" / "seed-0.json").read_text())
+    assert (found["method"], found["updates"]) == ("bidirectional-simcut", 12)
+
+
+FACTS = {"date": "2026-01-01", "processor": "X, 2 cores", "version": "1", "jax": "1", "commit": "a1b2c3d"}
+UNTRAINED = {
+    "no losses": ({"losses": []}, "must have the losses of the first 20 steps, got 0"),
+    "no scores": ({"scores": None}, "must be a record with scores"),
+    "another commit": ({"facts": FACTS | {"commit": "fffffff"}}, "is of commit fffffff, this checkout is a1b2c3d"),
+    "changed files": ({"facts": FACTS | {"commit": "a1b2c3d+"}}, r"is of commit a1b2c3d\+, this checkout is a1b2c3d"),
+    "fewer updates": ({"config": {"train": {"steps": 2000}}}, "settings must be the hash of the configuration"),
+}
+TAMPERED = {
+    "nothing": ({}, ""),
+    "another processor": ({"facts": FACTS | {"processor": "Y"}, "losses": 1e-5}, ""),
+    "another processor, a loss": ({"facts": FACTS | {"processor": "Y"}, "losses": 1e-2}, "the loss of step 3 must be "),
+    "a loss": ({"losses": 1e-7}, "the loss of step 3 must be "),
+    "a score": ({"scores": 0.01}, "of the validation set must be "),
+    "the data": ({"data": {"train": "0123456789abcdef"}}, "a run on other data"),
+}
+
+
+def tampered(record, path, *, losses=None, scores=0.0, config=None, **changes):
+    """Writes a record with changes: a factor of the third loss, a term of the first score, settings, or whole parts."""
+    record = json.loads(json.dumps(record | changes))
+    if losses is not None:
+        record["losses"] = [x * (1 + losses * (i == 2)) for i, x in enumerate(record["losses"] if losses else [])]
+    if scores is None:
+        del record["scores"]
+    elif scores:
+        record["scores"]["validation"][0]["value"] += scores
+    for part, values in (config or {}).items():
+        record["config"][part] |= values
+    write_text(path, json.dumps(record))
+    return path
+
+
+@pytest.mark.parametrize("what", UNTRAINED)
+def test_a_record_is_refused_before_anything_is_trained(what, tmp_path, monkeypatch, capsys):
+    config, (changes, message) = multi30k.muon(), UNTRAINED[what]
+    settings = {"settings": fingerprint(config), "config": comparable(config)}
+    whole = {**settings, "data": {}, "losses": [9.0] * 20, "scores": {}, "facts": FACTS}
+    changes = {name: 0 if change == [] else change for name, change in changes.items()}
+    path = tampered(whole, tmp_path / "records" / "seed-0.json", **changes)
+    monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
+    assert command.main(["--verify", str(path), "--out", str(tmp_path / "out")]) == DataError.exit_code
+    assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory):
+    """The folder of a smoke version, whose record is as if of a clean commit."""
+    out = tmp_path_factory.mktemp("verified")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify.command, "facts", lambda: FACTS)
+        assert command.main(["--smoke", "--out", str(out), "--average", "2"]) == 0
+    return out
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_tampered_record_is_refused(what, verified, monkeypatch):
+    (changes, message), data = TAMPERED[what], verified / "data"
+    record = json.loads((verified / "records" / "seed-0.json").read_text())
+    path = tampered(record, verified / "tampered" / "seed-0.json", **changes)
+    monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
+    if message:
+        with pytest.raises((ConfigError, DataError), match=message):
+            verify.verify(path, data)
+        return
+    text = verify.verify(path, data)
+    assert ("equal bit for bit" if what == "nothing" else "to 0.0001, because processor was Y, is X, 2 cores") in text
+    assert "- scores: of the validation set computed again" in text
+
+
+def test_the_picture_shows_the_recorded_systems(tmp_path):
+    """The target is the mean of the recipe's seeds; a student's updates include its teacher's."""
+    points = picture.recorded()
+    of = lambda method, updates: [p.bleu for p in points if (p.method, p.updates) == (method, updates)]
+    assert round(float(np.mean(of("Adam, as published", 8000))), 2) == picture.TARGET
+    assert [p.updates for p in points if p.method.startswith("students")] == [9500, 10_300, 12_000, 14_500]
+    assert all(p.low < p.bleu < p.high for p in points)
+    assert not {42.48, 58.25} & {round(p.bleu, 2) for p in points}  # German to English, English to French
+    page = pathlib.Path(command.__file__).with_name("README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:cooled|muon|half|student)-\w+(?:-[\w-]+)? \| [\d, +]+ \| ([\d.]+) ", page, re.MULTILINE)
+    assert len(rows) == 8
+    assert {float(row) for row in rows} - {round(p.bleu, 2) for p in points} == {39.73}  # half-3000 has no record
+    picture.draw(points, tmp_path / "validation.png")
+    assert (tmp_path / "validation.png").stat().st_size > 10_000
 
 
 @pytest.mark.full

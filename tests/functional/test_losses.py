@@ -310,20 +310,37 @@ def direct_r_drop(x, table):
     return jnp.where(WHERE[::2], 0.5 * (likelihood + WEIGHT / 2 * divergence), 0).sum()
 
 
-def all_logits(x, table):
+def direct_simcut(x, table):
+    """-log p + alpha KL(p|q), summed over the counted labels (Gao et al. 2022), with gradients into both passes."""
+    p, q = (jax.nn.softmax(x[i::2] @ table.T) for i in range(2))
+    target = (1 - SMOOTHING) * jnp.eye(7)[LABELS] + SMOOTHING / 7
+    loss = -(target * jnp.log(p)).sum(-1) + WEIGHT * (p * jnp.log(p / q)).sum(-1)
+    return jnp.where(WHERE[::2], loss, 0).sum()
+
+
+def all_logits(x, table, function=functional.r_drop):
     logits, options = x @ table.T, {"weight": WEIGHT, "smoothing": SMOOTHING, "where": WHERE[::2]}
-    return functional.r_drop(logits[::2], logits[1::2], INPUTS[2], **options)
+    return function(logits[::2], logits[1::2], INPUTS[2], **options)
 
 
-def in_chunks(x, table, chunk=4):
-    return functional.linear_loss(x, table, TWICE, functional.RDrop(WEIGHT, SMOOTHING), where=WHERE, chunk=chunk)
+def in_chunks(x, table, chunk=4, kind=functional.RDrop):
+    return functional.linear_loss(x, table, TWICE, kind(WEIGHT, SMOOTHING), where=WHERE, chunk=chunk)
 
 
-@pytest.mark.parametrize(
-    "loss", first([all_logits, in_chunks, functools.partial(in_chunks, chunk=None)], all_logits, in_chunks)
-)
-def test_two_passes_have_their_value_and_gradient(loss):
-    expected, slopes = quick(jax.value_and_grad(direct_r_drop, (0, 1)))(X, INPUTS[1])
+TWO_PASSES = {
+    "r_drop": (direct_r_drop, all_logits),
+    "RDrop": (direct_r_drop, in_chunks),
+    "RDrop, one chunk": (direct_r_drop, functools.partial(in_chunks, chunk=None)),
+    "simcut": (direct_simcut, functools.partial(all_logits, function=functional.simcut)),
+    "SimCut": (direct_simcut, functools.partial(in_chunks, kind=functional.SimCut)),
+    "SimCut, one chunk": (direct_simcut, functools.partial(in_chunks, chunk=None, kind=functional.SimCut)),
+}
+
+
+@pytest.mark.parametrize("name", first([*TWO_PASSES], "r_drop", "RDrop", "simcut", "SimCut"))
+def test_two_passes_have_their_value_and_gradient(name):
+    direct, loss = TWO_PASSES[name]
+    expected, slopes = quick(jax.value_and_grad(direct, (0, 1)))(X, INPUTS[1])
     (total, count), found = quick(jax.value_and_grad(loss, (0, 1), has_aux=True))(X, INPUTS[1])
     np.testing.assert_allclose([total, loss(X, INPUTS[1])[0]], expected, rtol=1e-5)  # two programs
     chex.assert_trees_all_close(found, slopes, rtol=1e-4, atol=1e-5)
@@ -338,14 +355,36 @@ def test_equal_passes_have_the_cross_entropy():
     chex.assert_trees_all_close(in_chunks(x, INPUTS[1]), plain, rtol=1e-6)
 
 
+@pytest.mark.parametrize("smoothing", first([0.0, SMOOTHING], SMOOTHING))
+def test_simcut_of_equal_passes_is_the_cross_entropy_bit_for_bit(smoothing):
+    """Without a cut, nothing is added to the loss or to a gradient, and none reaches the second pass."""
+    logits = jnp.broadcast_to((X @ INPUTS[1].T)[::2, :, None], (2, 5, 2, 7))
+    call = lambda loss, x: loss.value_and_gradient(x, INPUTS[2], WHERE[::2], 7)
+    total, slope = quick(functools.partial(call, functional.SimCut(WEIGHT, smoothing)))(logits)
+    expected, plain = quick(functools.partial(call, functional.CrossEntropy(smoothing)))(logits[..., 0, :])
+    chex.assert_trees_all_equal((total, slope), (expected, jnp.stack([plain, 0 * plain], 2)))
+    tokens = functional.Tokens(jnp.ones((4, 5), int))
+    assert functional.SimCut(WEIGHT, cut=0.0).inputs(tokens, jax.random.key(0)).shown is None
+
+
+def test_simcut_cuts_each_second_row():
+    tokens = functional.Tokens(jnp.ones((6, 300), int))
+    shown = jax.jit(functional.SimCut(cut=0.4).inputs)(tokens, jax.random.key(0)).shown
+    assert shown[::2].all()
+    np.testing.assert_allclose(shown[1::2].mean(1), 0.6, atol=0.1)
+    assert not (shown[1] == shown[3]).all()
+
+
+@pytest.mark.parametrize("kind", [functional.RDrop, functional.SimCut])
 @pytest.mark.parametrize("fill", first([np.nan, np.inf], np.nan))
-def test_padding_of_two_passes_is_inert(fill):
+def test_padding_of_two_passes_is_inert(fill, kind):
     dirty, rows = jnp.where(WHERE[..., None], X, fill), jnp.array([True, False, True, True])
-    slopes = quick(jax.value_and_grad(lambda x: in_chunks(x, INPUTS[1])[0]))
+    slopes = quick(jax.value_and_grad(lambda x: in_chunks(x, INPUTS[1], kind=kind)[0]))
     chex.assert_trees_all_equal(slopes(X), slopes(dirty))
     second = jnp.where(rows[:, None], X[:, 1], fill)
-    divergence, count = functional.symmetric_divergence(X[:, 0], second, where=rows)
-    assert np.isfinite(divergence)
+    apart = functional.symmetric_divergence if kind is functional.RDrop else functional.divergence
+    value, count = apart(X[:, 0], second, where=rows)
+    assert np.isfinite(value)
     assert float(count) == 3
 
 
@@ -361,6 +400,16 @@ def test_the_divergence_is_symmetric_and_zero_for_equal_distributions():
     value, slope = jax.value_and_grad(lambda x: functional.symmetric_divergence(x, logits)[0])(other)
     np.testing.assert_allclose(value, functional.symmetric_divergence(other[:, :2], logits[:, :2])[0], rtol=1e-6)
     assert np.isfinite(slope).all()
+
+
+def test_the_divergence_of_impossible_classes():
+    """A class that only the first pass cannot choose adds nothing; one that only the second cannot choose, infinity."""
+    some, all_ = jnp.array([[0.0, 1.0, -jnp.inf]]), jnp.array([[0.0, 2.0, 1.0]])
+    value, slopes = jax.value_and_grad(lambda x, y: functional.divergence(x, y)[0], (0, 1))(some, all_)
+    p, q = jax.nn.softmax(some[0, :2]), jax.nn.softmax(all_)[0, :2]
+    np.testing.assert_allclose(value, (p * np.log(p / q)).sum(), rtol=1e-6)
+    assert np.isfinite(slopes).all()
+    assert float(functional.divergence(all_, some)[0]) == np.inf
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 5)])

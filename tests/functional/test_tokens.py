@@ -142,3 +142,17 @@ def test_everything_is_valid_by_default():
     assert clear_padding(x, None) is x
     assert everywhere(None, (2, 2)).all()
     assert everywhere(KEPT, (2, 2)) is KEPT
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cut_off_tokens_are_inside_of_sequences(name):
+    """Over many keys, each token that is neither the first nor the last of its sequence is hidden, and no other."""
+    tokens = jax.tree.map(jnp.asarray, Tokens(IDS, **CASES[name]))
+    cut = jax.jit(jax.vmap(lambda key: functional.token_cutoff(tokens, rate=0.5, key=key).shown))
+    hidden = ~np.asarray(cut(jax.random.split(jax.random.key(0), 40)))
+    valid = np.ones(IDS.shape, bool) if tokens.valid is None else tokens.valid
+    sequence = np.where(valid, 1 if tokens.segments is None else tokens.segments, 0)
+    same = np.pad((sequence[:, 1:] == sequence[:, :-1]) & (sequence[:, 1:] > 0), ((0, 0), (1, 1)))
+    np.testing.assert_array_equal(hidden.any(0), same[:, 1:] & same[:, :-1])
+    np.testing.assert_allclose(hidden[:, hidden.any(0)].mean(), 0.5, atol=0.15)
+    assert functional.token_cutoff(tokens, rate=0.5, key=None) is tokens

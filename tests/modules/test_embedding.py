@@ -55,6 +55,18 @@ def test_embeddings_are_the_sum_of_tokens_and_positions(learned):
     assert embeddings(learned, dtype="bfloat16")[0].apply(params, tokens).dtype == jnp.bfloat16
 
 
+def test_a_token_that_is_not_shown_is_its_position_alone():
+    """The vector of its token is not read: nothing of it is in the sum, and no gradient reaches it."""
+    net, params = embeddings(True)
+    tokens = Tokens(int32([[3, 0, 5]]), shown=jnp.array([[True, False, True]]))
+    found, backward = jax.vjp(lambda params: net.apply(params, tokens), params)
+    np.testing.assert_array_equal(found[0, 1], params["positions"]["table"][1])
+    whole = net.apply(params, Tokens(tokens.ids))
+    np.testing.assert_array_equal(found[0, ::2], whole[0, ::2])
+    (slopes,) = backward(jnp.ones_like(found))
+    assert np.flatnonzero(np.asarray(slopes["tokens"]["table"]).any(1)).tolist() == [3, 5]
+
+
 @pytest.mark.parametrize("learned", [True, False])
 def test_a_step_of_embeddings_equals_that_position_of_the_sequence(learned):
     """Each hypothesis has another position."""

@@ -15,6 +15,7 @@ from jaxformer.tasks.config import Sample as Sample
 from jaxformer.tasks.translation.config import DataConfig as DataConfig
 from jaxformer.tasks.translation.config import DecodeConfig as DecodeConfig
 from jaxformer.tasks.translation.config import LossConfig as LossConfig
+from jaxformer.tasks.translation.config import SimCutConfig as SimCutConfig
 from jaxformer.tasks.translation.config import TranslationConfig as TranslationConfig
 
 if TYPE_CHECKING:

@@ -197,6 +197,24 @@ class DataConfig(DataFolders, PairsConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class SimCutConfig:
+    """SimCut (Gao et al. 2022): a pass with some tokens cut off should predict like a clean one."""
+
+    weight: float = 0.0
+    """The weight of the divergence between the two passes (3 in the paper), which double the cost of a step; 0 for one
+    pass."""
+    cut: float = 0.05
+    """The probability that a token of the second pass, of source or target, is cut off."""
+
+    __repr__ = brief
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "weight", "cut")
+        if self.cut >= 1:
+            raise ValueError(f"cut must be less than 1, got {self.cut}")
+
+
+@dataclasses.dataclass(frozen=True)
 class LossConfig:
     """The training loss: cross entropy of the next token."""
 
@@ -207,6 +225,8 @@ class LossConfig:
     r_drop: float = 0.0
     """The weight of the divergence between two passes with different dropout (R-Drop, Liang et al. 2021: 5 for
     translation), which doubles the cost of a step; 0 for one pass."""
+    simcut: SimCutConfig = SimCutConfig()
+    """The agreement with a pass over cut-off tokens."""
 
     __repr__ = brief
 
@@ -214,6 +234,8 @@ class LossConfig:
         at_least(0, self, "label_smoothing", "z_loss", "r_drop")
         if self.label_smoothing >= 1:
             raise ValueError(f"label_smoothing must be less than 1, got {self.label_smoothing}")
+        if self.r_drop and self.simcut.weight:
+            raise ValueError("r_drop and simcut.weight both compare two passes; set one of them to 0")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

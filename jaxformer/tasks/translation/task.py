@@ -34,6 +34,7 @@ from jaxformer.evaluation.scores import (
     sentence_rouge,
     sentence_scores,
 )
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.modules import AttentionFunction
 from jaxformer.modules.pure import pure
 from jaxformer.tasks import registry, sharing
@@ -53,6 +54,7 @@ from jaxformer.training.progress import Count
 
 Model = models.EncoderDecoder | models.Seq2Seq
 TranslationData = Data[PlannedPairs]
+SIDES = "source", "target"
 TranslationNetwork = Network[Model, Batch[jax.Array]]
 
 
@@ -173,6 +175,9 @@ def network(
     def training(model: Model, batch: Batch[jax.Array], key: jax.Array | None) -> LossSums:
         if loss.passes == 2:
             batch = jax.tree.map(functional.duplicate_rows, batch)
+        if isinstance(loss, functional.SimCut):
+            cut = {side: loss.inputs(getattr(batch, side), fold_in_name(key, f"cut {side}")) for side in SIDES}
+            batch = dataclasses.replace(batch, **cut)
         total, count = model.loss(batch.source, batch.target, labels=batch.labels, loss=loss, key=key)
         return total, count, tokens_by_corpus(batch.target, batch.corpora, names)
 
@@ -191,9 +196,11 @@ def network(
 
 
 def training_loss(config: LossConfig) -> functional.LogitLoss:
-    """Returns the loss of a training step, which has one pass, or two with R-Drop."""
+    """Returns the loss of a training step, which has one pass, or two with R-Drop or SimCut."""
     if config.r_drop:
         return functional.RDrop(config.r_drop, config.label_smoothing, config.z_loss)
+    if config.simcut.weight:
+        return functional.SimCut(config.simcut.weight, config.label_smoothing, config.z_loss, config.simcut.cut)
     return functional.CrossEntropy(config.label_smoothing, config.z_loss)
 
 

@@ -18,13 +18,23 @@ from jaxformer.data.pipeline import PlannedPairs
 from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
+from jaxformer.functional.dropout import fold_in_name
 from jaxformer.models import Seq2SeqConfig
 from jaxformer.sharding import Placement
 from jaxformer.tasks import runner
 from jaxformer.tasks.runner import Validation
 from jaxformer.tasks.search import Candidate
 from jaxformer.tasks.training_setup import make_training_setup
-from jaxformer.tasks.translation import TASK, Beam, DataConfig, DecodeConfig, TranslationConfig, task
+from jaxformer.tasks.translation import (
+    TASK,
+    Beam,
+    DataConfig,
+    DecodeConfig,
+    LossConfig,
+    SimCutConfig,
+    TranslationConfig,
+    task,
+)
 from jaxformer.tasks.translation.corpora import Corpora
 from jaxformer.tokenizers.normalization import TextNormalizer
 from jaxformer.training.config import TrainConfig
@@ -70,6 +80,14 @@ class TestContractOfRecipes(TestContract):
     def config(cls, tmp_path_factory):
         data = {"lowercase": True, "pretokenize": "moses", "tokenizer": "bpe", "num_segmentations": 0}
         return changed(tiny(tmp_path_factory.mktemp("cache")), {"data": data, "loss": {"r_drop": 4.0}})
+
+
+def test_the_loss_of_training_is_that_of_the_settings():
+    found = [
+        task.training_loss(LossConfig(**loss))
+        for loss in ({}, R_DROP, {"z_loss": 0.5, "simcut": SimCutConfig(4.0, 0.2)})
+    ]
+    assert found == [functional.CrossEntropy(0.1), functional.RDrop(4.0, 0.1), functional.SimCut(4.0, 0.1, 0.5, 0.2)]
 
 
 @pytest.mark.parametrize(("settings", "message"), [TestContract.refused[1], TestContract.refused[3]])
@@ -213,20 +231,31 @@ def some_batch(network, placement, seed=0):
     return placement.assemble(batch)
 
 
+R_DROP, SIMCUT = {"r_drop": 4.0}, {"simcut": {"weight": 4.0, "cut": 0.5}}
+
+
 @pytest.mark.full
+@pytest.mark.parametrize("loss", [R_DROP, SIMCUT], ids=["r_drop", "simcut"])
 @pytest.mark.parametrize("model", [{"kind": "transformer"}, {"kind": "recurrent"}])
-def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
-    """Value and gradient are those of all logits of both passes; the loss of validation is that of one without it."""
-    config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "mesh": "", "model": {**model, "dropout": 0.3}})
-    network, plain = (TASK.network(changed(config, {"loss": {"r_drop": r}}), 400) for r in (4.0, 0.0))
+def test_r_drop_and_simcut_are_the_losses_of_two_passes(model, loss, tmp_path):
+    """Value and gradient are those of all logits of both passes; the loss of validation is that of one without them."""
+    plain = changed(tiny(tmp_path), {"mesh": "", "model": {**model, "dropout": 0.3}})
+    network, plain = (TASK.network(config, 400) for config in (changed(plain, {"loss": loss}), plain))
     params, key = network.net.init(jax.random.key(1)), jax.random.key(2)
     batch = some_batch(network, Placement(sharding.mesh("data=1", jax.devices()[:1])))
 
     def direct(params):
         both = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch)
+        if loss is SIMCUT:
+            both = dataclasses.replace(both, source=cut(both.source, "source"), target=cut(both.target, "target"))
         logits = network.net.apply(params, both.source, both.target, key=key)
         given = {"where": batch.target.valid, "smoothing": 0.1, "weight": 4.0}
-        return functional.r_drop(logits[::2], logits[1::2], batch.labels, **given)
+        function = functional.simcut if loss is SIMCUT else functional.r_drop
+        return function(logits[::2], logits[1::2], batch.labels, **given)
+
+    def cut(side, name):
+        shown = functional.token_cutoff(side, rate=0.5, key=fold_in_name(key, f"cut {name}")).shown
+        return dataclasses.replace(side, shown=shown.at[::2].set(True))
 
     value = lambda params: network.sums(params, batch, key)[:2]
     (found, count), slope = quick(jax.value_and_grad(value, has_aux=True))(params)
@@ -239,11 +268,12 @@ def test_r_drop_is_the_loss_of_two_passes(model, tmp_path):
 
 
 @pytest.mark.full
-def test_r_drop_sends_no_more_between_devices(tmp_path):
+@pytest.mark.parametrize("loss", [R_DROP, SIMCUT], ids=["r_drop", "simcut"])
+def test_two_passes_send_no_more_between_devices(loss, tmp_path):
     """One sum over the devices in a step, as without it, and nothing else; eight devices train like one."""
     losses = []
     for text in ("data=1", "data=8"):
-        config = changed(tiny(tmp_path), {"loss": {"r_drop": 4.0}, "model": {"dropout": 0.3}})
+        config = changed(tiny(tmp_path), {"loss": loss, "model": {"dropout": 0.3}})
         number = int(text[5:])
         placement = Placement(sharding.mesh(text, jax.devices()[:number]))
         setup = make_training_setup(TASK, config, 400, placement)
