@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import pathlib
 import re
@@ -12,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 from jaxformer.errors import ConfigError
@@ -187,6 +188,19 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Writes a UTF-8 file whole or not at all; see `replacing`."""
     write_bytes(path, text.encode())
+
+
+def plain(data: object) -> object:
+    """Returns data as JSON can hold it: arrays of NumPy and JAX as lists, and None for NaN and infinity."""
+    if isinstance(data, Mapping):
+        return {name: plain(value) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(value) for value in data]
+    if tolist := getattr(data, "tolist", None):
+        return plain(tolist())
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
 
 
 @contextlib.contextmanager

@@ -74,15 +74,6 @@ GROUP_LIMITS = (
 controller, and of version 1."""
 
 
-def canonical(name: str) -> str:
-    """Returns the name of a chip in `CHIPS`; an unknown name is returned unchanged.
-
-    >>> canonical("v5litepod")
-    'v5e'
-    """
-    return OTHER_NAMES.get(name, name)
-
-
 def num_cores() -> int:
     """Returns the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

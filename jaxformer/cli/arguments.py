@@ -169,7 +169,9 @@ def _parsed(hint: object, words: list[str], argument: str) -> object:
         if words:
             problem = f"unexpected argument {words[1]!r} after {argument} {words[0]}"
         raise ConfigError(problem)
-    known = {"true": True, "false": False} if bool in members else {}
+    known: dict[str, object] = {}
+    if bool in members:
+        known = {"true": True, "false": False}
     if types.NoneType in members and not choices_of(hint):
         known["none"] = None
     for number in [number for number in (int, float) if number in members]:

@@ -87,7 +87,7 @@ def whole_number(text: str, *, least: int | None = None) -> int:
     """Returns a whole number.
 
     Raises:
-      ConfigError: the text is none, or a number below `least`.
+      ConfigError: the text is no whole number, or it is below `least`.
     """
     try:
         number = int(text)

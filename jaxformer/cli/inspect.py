@@ -80,7 +80,8 @@ def inspect(args: Inspect, settings: list[str]) -> int:
     inputs = (*args.inputs, *([] if args.source is None else [args.source]))
     _check(args, inputs, settings)
     config = configured(args, settings)
-    searched = [*settings, *["--target"] * (args.target is not None), *["--against-decode"] * bool(args.against_decode)]
+    given = {"--target": args.target is not None, "--against-decode": args.against_decode}
+    searched = [*settings, *(name for name, is_given in given.items() if is_given)]
     no_effect = f"{' '.join(searched)} has no effect: a run of {config.task} generates no text for its attention"
     images = f"--serve shows texts, but a run of {config.task} reads images; use --html"
     refuse((searched and config.task not in SEARCHED, no_effect), (args.serve and config.task in IMAGES, images))
@@ -139,10 +140,10 @@ def _names(args: Inspect, settings: list[str]) -> tuple[str, str]:
 
 def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
     """Checks that options agree, before anything heavy is imported."""
-    searched = [*settings[:1], *["--against-decode"] * bool(args.against_decode)]
     is_page, has_target = args.html or args.serve, args.target is not None
-    names = {"against": "--against", "against_decode": "--against-decode", "exact": "--exact"}
-    of_page = [name for field, name in names.items() if getattr(args, field)]
+    options = {"--against": args.against, "--against-decode": args.against_decode}
+    beside = [name for name, value in options.items() if value]
+    searched = [*settings, *(name for name in beside if name == "--against-decode")]
     of_picture = [f"--{name}" for name in ("kind", "mean", "grid", "table", "out") if getattr(args, name)]
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(args, name) is not None]
     refuse(
@@ -152,7 +153,8 @@ def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
         (len(inputs) > 1 and not args.html, "several inputs make a page; add --html FILE"),
         (len(inputs) > 1 and has_target, "--target belongs to one TEXT"),
         (searched and has_target, f"with --target there is no search; leave out {' '.join(searched)}"),
-        (of_page and not is_page, f"{' '.join(of_page)} is for a page; add --html FILE"),
+        (beside and not args.html, f"{' '.join(beside)} is for a page; add --html FILE"),
+        (args.exact and not is_page, "--exact is for a page; add --html FILE"),
         (of_picture and is_page, f"a page has every attention, with tables; leave out {' '.join(of_picture)}"),
         (args.mean and chosen, f"--mean averages all layers and heads; leave out --mean or {' '.join(chosen)}"),
         (args.grid and chosen, f"--grid draws every head of every layer; leave out --grid or {' '.join(chosen)}"),

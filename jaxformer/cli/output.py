@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxformer.files import write_text
+from jaxformer.files import plain, write_text
 
 if TYPE_CHECKING:
     from jaxformer.cli.predictors import SearchOptions
@@ -109,25 +108,11 @@ def _as_data(candidate: Candidate, tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def as_json(data: Mapping[str, object]) -> str:
-    """Returns data on one line; a number that JSON lacks, such as the logarithm of 0, is null.
-
-    Numbers and arrays of NumPy and JAX become plain numbers and lists. The bytes of a file name that is not UTF-8 have
-    JSON's own escapes, as in `as_indented_json`.
-    """
-    text = json.dumps(_plain(data), ensure_ascii=False).translate(_BREAKS)
+    """Returns data on one line, as `files.plain`; bytes of a file name that is not UTF-8 have JSON's own escapes."""
+    text = json.dumps(plain(data), ensure_ascii=False).translate(_BREAKS)
     return text.encode(errors="backslashreplace").decode()
 
 
 def as_indented_json(data: Mapping[str, object]) -> str:
     """Returns data on several lines of ASCII, with the same values as `as_json`."""
-    return json.dumps(_plain(data), indent=2)
-
-
-def _plain(data: object) -> object:
-    if isinstance(data, Mapping):
-        return {name: _plain(value) for name, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_plain(value) for value in data]
-    if tolist := getattr(data, "tolist", None):  # of NumPy or JAX
-        return _plain(tolist())
-    return None if isinstance(data, float) and not math.isfinite(data) else data
+    return json.dumps(plain(data), indent=2)

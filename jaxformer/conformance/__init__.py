@@ -9,7 +9,6 @@
 =====================  ================================================================================
 oracle                 attention and its gradients in float64 NumPy, from the formula
 adapter                `Request`, one call; `Adapter`, what a function takes, and how
-library                the adapter of functions that take the masks of this library
 engines                calls and derivatives by framework; `torch_functions` those of PyTorch
 trials                 what a property is made of: `Sizes`, drawn inputs, `Outcome`
 results, derivatives   the properties
@@ -20,12 +19,12 @@ plugin                 a test for each property, for pytest: ``-p jaxformer.conf
 
 from jaxformer import lazy
 from jaxformer.conformance.adapter import Adapter as Adapter
+from jaxformer.conformance.adapter import LibraryAdapter as LibraryAdapter
 from jaxformer.conformance.adapter import NotOfferedError as NotOfferedError
 from jaxformer.conformance.adapter import Request as Request
 from jaxformer.conformance.adapter import adapt as adapt
 from jaxformer.conformance.check import check as check
 from jaxformer.conformance.check import load as load
-from jaxformer.conformance.library import LibraryAdapter as LibraryAdapter
 from jaxformer.conformance.report import Report as Report
 from jaxformer.conformance.report import Row as Row
 from jaxformer.conformance.trials import PROPERTIES as PROPERTIES

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
+from jaxformer import functional, masks
 from jaxformer.errors import ConfigError, did_you_mean
 from jaxformer.reprs import brief
 
@@ -161,29 +165,21 @@ class Adapter:
           NotOfferedError: the function does not take what the request needs.
         """
         arguments, parts = dict(self.options), request.parts(self.causal_from)
-        needs_mask = self.needs_mask(request)
-        values = {
-            "causal": True,
-            "window": request.window,
-            "lengths": request.lengths,
-            "segments": request.segments,
-        }
-        for name, value in values.items():
-            if name in parts and name not in needs_mask:
-                arguments[str(getattr(self, name))] = value
-        if needs_mask:
-            if self.mask is None:
-                raise NotOfferedError(f"it takes no {' and no '.join(dict.fromkeys([needs_mask[0], 'mask']))}")
-            arguments[self.mask] = self._mask([parts[name] for name in needs_mask], request.mask)
-        if request.bias is not None:
-            self._add_bias(arguments, request.bias)
-        if request.scale is not None:
-            if self.scale is None:
-                raise NotOfferedError("it takes no scale")
+        in_mask = self.needs_mask(request)
+        wanted = {"bias": request.bias is not None, "scale": request.scale is not None, "dropout": request.rate > 0}
+        for name, is_wanted in wanted.items():
+            if is_wanted and getattr(self, name) is None:
+                raise NotOfferedError(f"it takes no {name}")
+        if in_mask and self.mask is None:
+            raise NotOfferedError(f"it takes no {' and no '.join(dict.fromkeys([in_mask[0], 'mask']))}")
+        arguments |= {getattr(self, name): getattr(request, name) for name in parts if name not in in_mask}
+        if self.mask and in_mask:
+            arguments[self.mask] = self._mask([parts[name] for name in in_mask], request.mask)
+        if self.bias and request.bias is not None:
+            arguments[self.bias] = self._bias(request.bias, arguments)
+        if self.scale and request.scale is not None:
             arguments[self.scale] = request.scale
-        if request.rate:
-            if self.dropout is None:
-                raise NotOfferedError("it takes no dropout")
+        if self.dropout and request.rate:
             arguments |= self.dropout(request.rate, seed)
         return arguments
 
@@ -196,21 +192,21 @@ class Adapter:
         return needed
 
     def _mask(self, parts: list[np.ndarray], given: np.ndarray | None) -> np.ndarray:
-        allowed = given if given is not None and len(parts) == 1 else parts[0]
-        for part in parts[1:]:
-            allowed = allowed & part
+        allowed = functools.reduce(operator.and_, parts)
+        if given is not None and len(parts) == 1:
+            allowed = given  # in the shape that is tried
         if self.mask_is == "additive":
             return np.where(allowed, 0, -np.inf).astype(np.float32)
-        return ~allowed if self.mask_is == "inverted" else allowed
+        return allowed ^ (self.mask_is == "inverted")
 
-    def _add_bias(self, arguments: dict[str, Any], bias: np.ndarray) -> None:
-        if self.bias is None:
-            raise NotOfferedError("it takes no bias")
-        if self.bias == self.mask and self.mask in arguments:
-            allowed = arguments[self.mask]
-            allowed = allowed if allowed.dtype != bool else np.where(allowed ^ (self.mask_is == "inverted"), 0, -np.inf)
-            bias = (bias + allowed).astype(np.float32)
-        arguments[self.bias] = bias
+    def _bias(self, bias: np.ndarray, arguments: Mapping[str, Any]) -> np.ndarray:
+        """Returns a bias, to which a mask is added if both are one argument."""
+        if self.mask is None or self.bias != self.mask or self.mask not in arguments:
+            return bias
+        mask = arguments[self.mask]
+        if mask.dtype == bool:
+            mask = np.where(mask ^ (self.mask_is == "inverted"), 0, -np.inf)
+        return (bias + mask).astype(np.float32)
 
     def to_layout(self, x: Any) -> Any:
         """Returns an array ``[B, T, N, H]`` in the layout of the function."""
@@ -219,6 +215,38 @@ class Adapter:
     def from_layout(self, x: Any) -> Any:
         """Returns an array of the function as ``[B, T, N, H]``."""
         return x.transpose([self.layout.index(letter) for letter in "BTNH"])
+
+
+@dataclasses.dataclass(frozen=True)
+class LibraryAdapter(Adapter):
+    """An attention that takes ``mask=`` as a `masks.Mask`, which a kernel reads tile by tile; see `modules`.
+
+    >>> import numpy as np
+    >>> request = Request(*[np.ones((1, 2, 1, 4))] * 3, causal=True)
+    >>> LibraryAdapter(functional.attention).arguments(request)["mask"]
+    Band(before=None, after=0)
+    """
+
+    bias: str | None = "bias"
+    scale: str | None = "scale"
+
+    def arguments(self, request: Request, seed: int = 0) -> dict[str, Any]:
+        kinds = {
+            "mask": lambda x: masks.dense(x[(None,) * (4 - x.ndim)]),
+            "causal": lambda _: masks.causal(),
+            "window": lambda x: masks.window(*x),
+            "lengths": masks.lengths,
+            "segments": lambda x: masks.segments(*x),
+        }
+        if request.bias is not None and self.bias is None:
+            raise NotOfferedError("it takes no bias")
+        given = {"bias": request.bias, "scale": request.scale}
+        arguments = dict(self.options) | {name: value for name, value in given.items() if value is not None}
+        if parts := [kinds[name](getattr(request, name)) for name in request.parts()]:
+            arguments["mask"] = functools.reduce(operator.and_, parts)
+        if request.rate:
+            arguments["dropout"] = functional.Dropout(request.rate, jax.random.key(seed))
+        return arguments
 
 
 def adapt(function: Callable[..., Any], **fields: Any) -> Adapter:

@@ -14,8 +14,9 @@ import numpy as np
 
 from jaxformer.conformance import derivatives as derivatives  # registers its properties
 from jaxformer.conformance.adapter import Adapter, NotOfferedError, adapt
-from jaxformer.conformance.engines import make_engine
+from jaxformer.conformance.engines import Engine, JaxEngine
 from jaxformer.conformance.report import Report, Row, reproduction
+from jaxformer.conformance.torch_functions import TorchEngine
 from jaxformer.conformance.trials import (
     LIMITS,
     PROPERTIES,
@@ -25,9 +26,8 @@ from jaxformer.conformance.trials import (
     Sizes,
     Subject,
     Trial,
-    first_line,
 )
-from jaxformer.errors import ConfigError, did_you_mean
+from jaxformer.errors import ConfigError, did_you_mean, first_line
 
 
 class HangsError(BaseException):
@@ -73,7 +73,8 @@ def check(
     for name in only or ():
         if name not in PROPERTIES:
             raise ConfigError(f"there is no property {name!r}{did_you_mean(name, PROPERTIES)}")
-    subject = Subject(adapter, make_engine(adapter), {**LIMITS, **(limits or {})})
+    engine = {"jax": JaxEngine, "numpy": Engine, "torch": TorchEngine}[adapter.framework]
+    subject = Subject(adapter, engine(adapter), {**LIMITS, **(limits or {})})
     rows, stuck = [], ""
     for name in PROPERTIES if only is None else only:
         began = time.monotonic()
@@ -117,36 +118,33 @@ def limited(function: Callable[[], Any], seconds: float) -> Any:
 
 def _row(subject: Subject, property: Property, shrink: bool) -> Row:
     """Tries every label of a property; the first failure is shrunk."""
-    errors, refused, failures, notes, code = {}, {}, [], [], ""
+    outcomes: dict[str, Outcome] = {}
+    refused: list[str] = []
     for label, trial in property.trials.items():
         try:
-            outcome = tried(subject, trial, property.sizes)
+            outcomes[label] = tried(subject, trial, property.sizes)
         except NotOfferedError as error:
-            refused[label] = str(error)
-            continue
-        errors[label] = outcome.error
-        notes += [outcome.note] if outcome.note else []
-        if outcome.failure:
-            failures.append((label, outcome))
-            if not code:
-                smallest = shrunk(subject, trial, property.sizes, outcome) if shrink else outcome
-                code = reproduction(subject.adapter, smallest)
-    told = lambda parts: "; ".join(dict.fromkeys(f"{label}: {text}" if label else text for label, text in parts))
-    if property.name == "second derivatives" and 0 < len(failures) < len(errors):
-        raises = [(label, outcome) for label, outcome in failures if outcome.failure.startswith("raises")]
-        if raises == failures:  # one mode is enough
-            notes += [told([(label, outcome.failure) for label, outcome in failures])]
-            failures = []
-            code = ""
-    if failures:
-        same = {outcome.failure for _, outcome in failures}
-        text = told([(label, outcome.failure) for label, outcome in failures])
-        if len(same) == 1 and len(failures) > 1:
-            text = f"{', '.join(label for label, _ in failures)}: {same.pop()}"
-        return Row(property.name, "failed", errors, "; ".join([text, *notes]), code)
-    if not errors:
-        return Row(property.name, "not offered", {}, "; ".join(dict.fromkeys(refused.values())))
-    return Row(property.name, "passed", errors, "; ".join(dict.fromkeys([*notes, *refused.values()])))
+            refused.append(str(error))
+    errors = {label: outcome.error for label, outcome in outcomes.items()}
+    failed = {label: outcome for label, outcome in outcomes.items() if outcome.failure}
+    notes = [outcome.note for outcome in outcomes.values() if outcome.note]
+    raises = [f"{label}: {x.failure}" for label, x in failed.items() if x.failure.startswith("raises")]
+    if property.name == "second derivatives" and len(raises) == len(failed) < len(outcomes):  # one mode is enough
+        failed, notes = {}, [*notes, *raises]
+    if failed:
+        label, found = next(iter(failed.items()))
+        if shrink:
+            found = shrunk(subject, property.trials[label], property.sizes, found)
+        texts: dict[str, list[str]] = {}
+        for label, outcome in failed.items():
+            texts.setdefault(outcome.failure, []).append(label)
+        findings = [f"{', '.join(labels)}: {text}".removeprefix(": ") for text, labels in texts.items()]
+        return Row(
+            property.name, "failed", errors, "; ".join([*findings, *notes]), reproduction(subject.adapter, found)
+        )
+    if not outcomes:
+        return Row(property.name, "not offered", {}, "; ".join(dict.fromkeys(refused)))
+    return Row(property.name, "passed", errors, "; ".join(dict.fromkeys([*notes, *refused])))
 
 
 def tried(subject: Subject, trial: Trial, sizes: Sizes) -> Outcome:
@@ -159,7 +157,7 @@ def tried(subject: Subject, trial: Trial, sizes: Sizes) -> Outcome:
     except BrokenError as error:
         return Outcome(np.inf, str(error), subject.engine.last)
     except Exception as error:
-        return Outcome(np.inf, f"raises {type(error).__name__}: {first_line(error)}", subject.engine.last)
+        return Outcome(np.inf, f"raises {type(error).__name__}: {first_line(error, 160)}", subject.engine.last)
 
 
 def shrunk(subject: Subject, trial: Trial, sizes: Sizes, outcome: Outcome, tries: int = 40) -> Outcome:

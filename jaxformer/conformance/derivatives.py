@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,9 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.conformance.adapter import NotOfferedError, Request
-from jaxformer.conformance.engines import JaxEngine
 from jaxformer.conformance.results import biased, dirty, empty, if_dtype_taken, if_shape_taken
-from jaxformer.conformance.trials import Outcome, Sizes, Subject, coin, distance, draw, prop, shaped
+from jaxformer.conformance.trials import Outcome, Sizes, Subject, coin, distance, draw, draw_upstream, prop, shaped
 
 
 def _compare(subject: Subject, request: Request, names: tuple[str, ...] = ("query", "key", "value")) -> Outcome:
@@ -61,10 +61,8 @@ def empty_gradients(subject: Subject, sizes: Sizes, label: str) -> Outcome:
         got = np.asarray(slopes[name], np.float64)
         if not np.isfinite(got).all():
             return Outcome(np.inf, f"the gradient of the {name} is not finite", request, "gradients")
-    error = distance(slopes["query"], exact["query"])
-    failed = error > 4 * subject.limit(request)
-    failure = f"the gradient of the query differs from float64 by {error:.2g}" if failed else ""
-    return Outcome(error, failure, request, "gradients")
+    change = "the gradient of the query differs from float64"
+    return subject.near(slopes["query"], exact["query"], request, change, times=4, of="gradients")
 
 
 @prop("hidden NaN, gradients", "NaN in keys and values", "infinity in keys and values", "NaN in an empty query")
@@ -81,14 +79,12 @@ def hidden_nan_gradients(subject: Subject, sizes: Sizes, label: str) -> Outcome:
 @prop("second derivatives", "reverse over reverse", "forward over reverse")
 def second_derivatives(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """The gradient can be differentiated: products with the Hessian are differences of gradients in float64."""
-    request = draw(sizes)
-    request = request.but(mask=coin(*shaped("B1TS", request))) if subject.adapter.mask else request
+    request = _masked(subject, draw(sizes))
     if subject.adapter.framework == "torch" and label == "forward over reverse":
         raise NotOfferedError("it is tried in reverse mode only")
     names, random = ("query", "key", "value"), np.random.default_rng(3)
     along = {name: random.standard_normal(getattr(request, name).shape).astype(np.float32) for name in names}
-    shape = (*request.query.shape[:3], request.value.shape[3])
-    upstream = random.standard_normal(shape).round(1).astype(np.float32)
+    upstream = draw_upstream(request)
     found = subject.engine.curve(request, upstream, along, label)
     wide = {name: np.asarray(getattr(request, name), np.float64) for name in names}
     step = 1e-5
@@ -98,31 +94,33 @@ def second_derivatives(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     ]
     errors = {name: distance(found[name], (ends[0][name] - ends[1][name]) / (2 * step)) for name in names}
     worst = max(errors, key=lambda name: errors[name])
-    failed = errors[worst] > 40 * subject.limit(request)
-    failure = f"the derivative of the gradient of the {worst} is wrong by {errors[worst]:.2g}" if failed else ""
+    failure = ""
+    if errors[worst] > 40 * subject.limit(request):
+        failure = f"the derivative of the gradient of the {worst} is wrong by {errors[worst]:.2g}"
     return Outcome(errors[worst], failure, request, "gradients")
 
 
-def _masked(subject: Subject, sizes: Sizes) -> tuple[JaxEngine, Request]:
-    engine, request = subject.jax("this"), draw(sizes)
-    return engine, request.but(mask=coin(*shaped("B1TS", request))) if subject.adapter.mask else request
+def _masked(subject: Subject, request: Request) -> Request:
+    """Returns the request with a mask, if the function takes one."""
+    if subject.adapter.mask is None:
+        return request
+    return request.but(mask=coin(*shaped("B1TS", request)))
 
 
 @prop("jit")
 def jit(subject: Subject, sizes: Sizes) -> Outcome:
     """The function computes the same in `jax.jit` as outside."""
-    engine, request = _masked(subject, sizes)
+    engine, request = subject.jax("this"), _masked(subject, draw(sizes))
     arrays, others = engine.split(request)
-    plain = np.asarray(engine.called(others)(arrays))
-    error = distance(jax.jit(engine.called(others))(arrays), plain)
-    failed = error > subject.limit(request)
-    return Outcome(error, f"differs from the result outside by {error:.2g}" if failed else "", request)
+    call = engine.called(others)
+    plain = call(arrays)
+    return subject.near(jax.jit(call)(arrays), plain, request, "differs from the result outside")
 
 
 @prop("vmap", "output", "gradients")
 def vmap(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """`jax.vmap` of the function, or of its gradient, computes the same as a loop."""
-    engine, request = _masked(subject, sizes)
+    engine, request = subject.jax("this"), _masked(subject, draw(sizes))
     arrays, others = engine.split(request)
     call: Any = engine.called(others)
     if label == "gradients":
@@ -135,21 +133,16 @@ def vmap(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     together = engine.run(jax.vmap(call), stacked)
     alone = [engine.run(call, {name: pair[i] for name, pair in moved.items()}) for i in range(2)]
     expected = jax.tree.map(lambda *x: np.stack(x), *alone)
-    leaves = zip(jax.tree.leaves(together), jax.tree.leaves(expected), strict=True)
-    error = max(distance(got, want) for got, want in leaves)
-    failed = error > 4 * subject.limit(request)
-    return Outcome(error, f"differs from a loop by {error:.2g}" if failed else "", request, label)
+    return subject.near(together, expected, request, "differs from a loop", times=4, of=label)
 
 
 @prop("remat")
 def remat(subject: Subject, sizes: Sizes) -> Outcome:
     """Gradients are the same if `jax.checkpoint` computes the function again in the backward pass."""
-    engine, request = _masked(subject, sizes)
-    loss, variables, arrays = engine.loss(request, np.ones((*request.query.shape[:3], request.value.shape[3])))
+    engine, request = subject.jax("this"), _masked(subject, draw(sizes))
+    loss, variables, arrays = engine.loss(request, draw_upstream(request))
     got, want = (engine.run(jax.grad(f), variables, arrays) for f in (jax.checkpoint(loss), loss))
-    error = max(distance(got[name], want[name]) for name in variables)
-    failed = error > 4 * subject.limit(request)
-    return Outcome(error, f"changes by {error:.2g} under jax.checkpoint" if failed else "", request, "gradients")
+    return subject.near(got, want, request, "changes under jax.checkpoint", times=4, of="gradients")
 
 
 @prop("sharding", "batch", "heads")
@@ -165,9 +158,8 @@ def sharding(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     mesh = Mesh(np.array(jax.devices()[:2]), ("shared",))
     placement = NamedSharding(mesh, PartitionSpec(*(["shared" if i == axis else None for i in range(4)])))
     program = jax.jit(engine.called(others)).lower(jax.device_put(arrays, placement)).compile()
-    error = distance(program(jax.device_put(arrays, placement)), subject.output(request))
+    shared = program(jax.device_put(arrays, placement))
+    outcome = subject.near(shared, subject.output(request), request, "differs from one device")
     text = program.as_text() or ""
     sent = [name for name in ("all-gather", "all-reduce", "all-to-all", "collective-permute") if name in text]
-    failed = error > subject.limit(request)
-    failure = f"differs from one device by {error:.2g}" if failed else ""
-    return Outcome(error, failure, request, note=f"devices send {', '.join(sent)}" if sent else "")
+    return dataclasses.replace(outcome, note=f"devices send {', '.join(sent)}" * bool(sent))

@@ -2,51 +2,36 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.conformance.adapter import Adapter, NotOfferedError, Request
-from jaxformer.conformance.torch_functions import TorchEngine
 
 Tree = dict[str, Any]
 
 
-class Engine(Protocol):
-    """Calls a function; its results are arrays of NumPy in the layout ``[B, T, N, H]``."""
+class Engine:
+    """Calls a function of NumPy, which has no derivatives; subclasses call those of other frameworks.
 
-    adapter: Adapter
-    changed: str
+    Results are arrays of NumPy in the layout ``[B, T, N, H]``.
+    """
+
+    changed = ""
     """The argument that the last call has changed, or an empty text."""
-    last: Request | None
+    last: Request | None = None
     """The last request, which an exception belongs to."""
 
-    def output(self, request: Request, seed: int = 0) -> np.ndarray: ...
-
-    def pull(self, request: Request, upstream: np.ndarray) -> Tree:
-        """Returns the gradients of query, key, value and bias, if there is one."""
-        ...
-
-    def curve(self, request: Request, upstream: np.ndarray, direction: Tree, mode: str) -> Tree:
-        """Returns the derivative of the gradients of query, key and value along a direction, in this mode."""
-        ...
-
-
-class NumpyEngine:
-    """A function of NumPy has no derivatives."""
-
     def __init__(self, adapter: Adapter):
-        self.adapter, self.changed, self.last = adapter, "", None
+        self.adapter = adapter
 
     def output(self, request: Request, seed: int = 0) -> np.ndarray:
         self.last = request
-        arguments = {
-            name: np.array(x) if isinstance(x, np.ndarray) else x
-            for name, x in self.adapter.arguments(request, seed).items()
-        }
+        arguments = {name: copy.copy(x) for name, x in self.adapter.arguments(request, seed).items()}
         inputs = {name: np.array(self.adapter.to_layout(getattr(request, name))) for name in ("query", "key", "value")}
         before = {name: x.copy() for name, x in (inputs | arguments).items() if isinstance(x, np.ndarray)}
         result = np.asarray(self.adapter.function(*inputs.values(), **arguments))
@@ -55,20 +40,18 @@ class NumpyEngine:
         return np.asarray(self.adapter.from_layout(result))
 
     def pull(self, request: Request, upstream: np.ndarray) -> Tree:
+        """Returns the gradients of query, key, value and bias, if there is one."""
         raise NotOfferedError("a function of NumPy has no gradients")
 
     def curve(self, request: Request, upstream: np.ndarray, direction: Tree, mode: str) -> Tree:
+        """Returns the derivative of the gradients of query, key and value along a direction, in this mode."""
         raise NotOfferedError("a function of NumPy has no gradients")
 
 
-class JaxEngine:
+class JaxEngine(Engine):
     """Calls a function of JAX in `jax.jit`, or outside if only that works: the property "jit" says so."""
 
-    changed = ""
-
-    def __init__(self, adapter: Adapter):
-        self.adapter, self.last = adapter, None
-        self.jitted: bool | None = None
+    jitted: bool | None = None
 
     def split(self, request: Request, seed: int = 0) -> tuple[Tree, Tree]:
         """Returns the arrays of a call, in the layout of the function, and its other arguments."""
@@ -94,28 +77,23 @@ class JaxEngine:
 
     def run(self, function: Callable[..., Any], *arguments: Tree) -> Any:
         """Returns the result of a function in `jax.jit`, or outside for an attention that works outside only."""
-        if self.jitted is False:
-            return function(*arguments)
-        try:
-            result, self.jitted = jax.jit(function)(*arguments), True
-        except Exception:
-            if self.jitted or self._works_in_jit():
-                raise
-            return function(*arguments)
-        return result
+        if self.jitted is None:
+            self.jitted = self._works_in_jit()
+        if self.jitted:
+            function = jax.jit(function)
+        return function(*arguments)
 
     def _works_in_jit(self) -> bool:
-        """Calls the attention as in the last request; raises what it raises outside of `jax.jit`."""
+        """Traces the attention as in the last request; raises what it raises outside of `jax.jit`."""
         assert self.last is not None
         arrays, others = self.split(self.last)
         call = self.called(others)
         try:
-            jax.jit(call)(arrays)
-            self.jitted = True
+            jax.eval_shape(call, arrays)
         except Exception:
             call(arrays)
-            self.jitted = False
-        return self.jitted
+            return False
+        return True
 
     def output(self, request: Request, seed: int = 0) -> np.ndarray:
         arrays, others = self.split(request, seed)
@@ -128,36 +106,30 @@ class JaxEngine:
         names = [name for name in arrays if name[0] == "*" or (name == self.adapter.bias and request.bias is not None)]
         variables = {name: jnp.asarray(arrays.pop(name)) for name in names}
 
-        def loss(variables: Tree, arrays: Tree, upstream: jax.Array) -> jax.Array:
+        def loss(variables: Tree, arrays: Tree) -> jax.Array:
             result = call({**variables, **arrays})
-            return jnp.sum(result.astype(jnp.float32) * upstream)
+            return jnp.sum(result.astype(jnp.float32) * jnp.asarray(upstream, jnp.float32))
 
-        arrays["^"] = jnp.asarray(upstream, jnp.float32)
-        return lambda v, a: loss(v, {k: x for k, x in a.items() if k != "^"}, a["^"]), variables, arrays
+        return loss, variables, arrays
 
     def pull(self, request: Request, upstream: np.ndarray) -> Tree:
         loss, variables, arrays = self.loss(request, upstream)
         return self.named(self.run(jax.grad(loss), variables, arrays))
 
     def named(self, slopes: Tree) -> Tree:
-        plain = {name[1:]: np.asarray(self.adapter.from_layout(x)) for name, x in slopes.items() if name[0] == "*"}
-        biases = [np.asarray(x) for name, x in slopes.items() if name[0] != "*"]
-        return plain | dict(zip(("bias",), biases, strict=False))
+        found = {name[1:]: np.asarray(self.adapter.from_layout(x)) for name, x in slopes.items() if name[0] == "*"}
+        for name in slopes.keys() & {self.adapter.bias}:
+            found["bias"] = np.asarray(slopes[name])
+        return found
 
     def curve(self, request: Request, upstream: np.ndarray, direction: Tree, mode: str) -> Tree:
         loss, variables, arrays = self.loss(request, upstream)
         along = {f"*{name}": jnp.asarray(self.adapter.to_layout(x)) for name, x in direction.items()}
 
-        def forward(variables: Tree, arrays: Tree) -> Tree:
-            return jax.jvp(lambda v: jax.grad(loss)(v, arrays), (variables,), (along,))[1]
-
-        def reverse(variables: Tree, arrays: Tree) -> Tree:
+        def curved(variables: Tree, arrays: Tree) -> Tree:
             slope = lambda v: jax.grad(loss)(v, arrays)
+            if mode == "forward over reverse":
+                return jax.jvp(slope, (variables,), (along,))[1]
             return jax.grad(lambda v: sum(jnp.sum(slope(v)[name] * x) for name, x in along.items()))(variables)
 
-        return self.named(self.run(forward if mode == "forward over reverse" else reverse, variables, arrays))
-
-
-def make_engine(adapter: Adapter) -> Engine:
-    """Returns the engine of the framework of a function."""
-    return {"jax": JaxEngine, "numpy": NumpyEngine, "torch": TorchEngine}[adapter.framework](adapter)
+        return self.named(self.run(curved, variables, arrays))

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxformer.conformance.adapter import Adapter
 from jaxformer.conformance.trials import Outcome
+from jaxformer.files import plain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +89,10 @@ class Report:
 
     def to_json(self) -> str:
         """Returns the report as JSON; an error that is infinite is null."""
-        rows = []
-        for row in self.rows:
-            errors = {label: x if np.isfinite(x) else None for label, x in row.errors.items()}
-            rows.append(dataclasses.asdict(row) | {"errors": errors})
         taken = {k: v for k, v in vars(self.adapter).items() if isinstance(v, str | bool | tuple | None) and v}
         devices = f"{len(jax.devices())} {jax.devices()[0].device_kind}"
         facts = {"name": self.name, "adapter": taken, "versions": self.versions, "devices": devices}
-        return json.dumps({**facts, "rows": rows}, indent=1, allow_nan=False)
+        return json.dumps(plain(facts | {"rows": list(map(dataclasses.asdict, self.rows))}), indent=1, allow_nan=False)
 
     def to_markdown(self) -> str:
         """Returns the table as Markdown."""

@@ -16,10 +16,10 @@ from jaxformer.conformance.trials import (
     coin,
     distance,
     draw,
-    first_line,
     prop,
     shaped,
 )
+from jaxformer.errors import first_line
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -90,9 +90,8 @@ def weights(subject: Subject, sizes: Sizes, label: str) -> Outcome:
         request = request.but(key=request.key[:, :1], value=request.value[:, :1])
         return subject.compare(request)
     request = request.but(value=np.ones_like(request.value))
-    error = distance(subject.output(request), subject.expected(request))
-    failed = error > subject.limit(request)
-    return Outcome(error, f"equal values of 1 do not give 1, but differ by {error:.2g}" if failed else "", request)
+    change = "equal values of 1 do not give 1, but differ"
+    return subject.near(subject.output(request), subject.expected(request), request, change)
 
 
 @prop("scale", "default", "given")
@@ -118,9 +117,7 @@ def heads_apart(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     for x in arrays.values():
         np.moveaxis(x, axis, 0)[0] *= -2
     before, after = (np.moveaxis(subject.output(x), axis, 0)[1:] for x in (request, request.but(**arrays)))
-    error = distance(after, before)
-    failed = error > subject.limit(request)
-    return Outcome(error, f"others of the {label} change the output by {error:.2g}" if failed else "", request)
+    return subject.near(after, before, request, f"others of the {label} change the output")
 
 
 @prop("large logits")
@@ -178,10 +175,8 @@ def mask_shapes(subject: Subject, sizes: Sizes, label: str) -> Outcome:
 @prop("causal", "T = S")
 def causal(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """Query t attends to keys 0 to t."""
-    request = draw(sizes)
-    request = request.but(query=request.query[:, : request.sizes[1]], causal=True)
+    request = square(draw(sizes)).but(causal=True)
     length = request.sizes[0]
-    request = request.but(key=request.key[:, :length], value=request.value[:, :length])
     ahead = np.arange(length) - np.arange(length)[:, None]
     others = {
         "a mask that hides the diagonal, too": lambda: subject.expected(request, allowed=ahead < 0),
@@ -205,6 +200,12 @@ def causal_of_other_lengths(subject: Subject, sizes: Sizes, label: str) -> Outco
     return subject.compare(request, {f"causal_from={other!r}": from_other})
 
 
+def square(request: Request) -> Request:
+    """Returns the request with as many queries as keys."""
+    length = min(request.sizes)
+    return request.but(**{name: getattr(request, name)[:, :length] for name in ("query", "key", "value")})
+
+
 def _lengths(request: Request) -> np.ndarray:
     batch, num_keys = len(request.key), request.sizes[1]
     return np.maximum(1, num_keys - 1 - 2 * np.arange(batch)).astype(np.int32)
@@ -219,8 +220,8 @@ def padding(subject: Subject, sizes: Sizes, label: str) -> Outcome:
         no_mask = lambda: subject.expected(request.but(lengths=None))
         return subject.compare(request, {"no mask": no_mask})
     dirty = request.but(**{name: planted(request, name, 100.0) for name in ("key", "value")})
-    error = distance(subject.output(dirty), subject.output(request))
-    return Outcome(error, f"other numbers in the padding change the output by {error:.2g}" if error else "", dirty)
+    change = "other numbers in the padding change the output"
+    return subject.near(subject.output(dirty), subject.output(request), dirty, change, times=0)
 
 
 def planted(request: Request, name: str, fill: float) -> np.ndarray:
@@ -233,26 +234,22 @@ def planted(request: Request, name: str, fill: float) -> np.ndarray:
 @prop("window", "before", "both sides")
 def window(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """Query t attends to this many keys before it and after it, and to key t."""
-    request = draw(sizes)
-    before, after = (2, 0) if label == "before" else (1, 1)
+    request = square(draw(sizes))
+    before, after = {"before": (2, 0), "both sides": (1, 1)}[label]
     tried = [(before + i, after + j) for i, j in ((-1, 0), (1, 0), (-1, -1), (1, 1)) if after + j >= 0]
     others = {
         f"a window of {other}": lambda other=other: subject.expected(request.but(window=other)) for other in tried
     }
-    length = min(request.sizes)
-    arrays = {"query": request.query[:, :length], "key": request.key[:, :length], "value": request.value[:, :length]}
-    request = request.but(window=(before, after), **arrays)
+    request = request.but(window=(before, after))
     return subject.compare(request, others | {"no window": lambda: subject.expected(request.but(window=None))})
 
 
 @prop("segments")
 def segments(subject: Subject, sizes: Sizes) -> Outcome:
     """A query attends to the keys of its own segment, as in packed rows."""
-    request = draw(sizes)
-    length = min(request.sizes)
-    arrays = {"query": request.query[:, :length], "key": request.key[:, :length], "value": request.value[:, :length]}
-    rows = np.stack([np.arange(length) // (2 + b) for b in range(len(request.query))]).astype(np.int32)
-    request = request.but(segments=(rows, rows), **arrays)
+    request = square(draw(sizes))
+    rows = np.stack([np.arange(request.sizes[0]) // (2 + b) for b in range(len(request.query))]).astype(np.int32)
+    request = request.but(segments=(rows, rows))
     return subject.compare(request, {"no segments": lambda: subject.expected(request.but(segments=None))})
 
 
@@ -332,7 +329,7 @@ def grouped_heads(subject: Subject, sizes: Sizes, label: str) -> Outcome:
     """Consecutive query heads share a key head, if there are fewer key heads."""
     if sizes.N < 2:
         return Outcome()
-    few = 1 if label == "one key head" else max(1, sizes.N // 2)
+    few = {"one key head": 1, "two for each key head": sizes.N // 2}[label]
     request = draw(Sizes(sizes.B, sizes.T, sizes.S, few * (sizes.N // few), few, sizes.H, sizes.J))
     tiled = {name: np.tile(getattr(request, name), (1, 1, sizes.N // few, 1)) for name in ("key", "value")}
     others = {"heads repeated by tile, not consecutive ones": lambda: subject.expected(request.but(**tiled))}
@@ -413,6 +410,6 @@ def cached_step(subject: Subject, sizes: Sizes, label: str) -> Outcome:
         step = request.but(query=request.query[:, last : last + 1], lengths=lengths)
     else:
         step = request.but(query=request.query[:, last:], causal=subject.adapter.causal_from == "last")
-    error = distance(subject.output(step), whole[:, last : last + 1])
-    failed = error > subject.limit(request)
-    return Outcome(error, f"differs from that row of the whole pass by {error:.2g}" if failed else "", step)
+    return subject.near(
+        subject.output(step), whole[:, last : last + 1], step, "differs from that row of the whole pass"
+    )

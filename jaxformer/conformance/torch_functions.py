@@ -7,7 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.conformance.adapter import Adapter, Request
+from jaxformer.conformance.adapter import Request
+from jaxformer.conformance.engines import Engine
 
 
 def tensor(x: np.ndarray, *, is_variable: bool = False) -> Any:
@@ -31,11 +32,8 @@ def array(x: Any) -> np.ndarray:
 Tree = dict[str, Any]
 
 
-class TorchEngine:
+class TorchEngine(Engine):
     """Calls a function of PyTorch on the CPU; derivatives are those of autograd."""
-
-    def __init__(self, adapter: Adapter):
-        self.adapter, self.changed, self.last = adapter, "", None
 
     def _call(self, request: Request, seed: int, variables: bool) -> tuple[Any, Tree]:
         import torch

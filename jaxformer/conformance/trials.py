@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -54,6 +55,12 @@ def draw(sizes: Sizes, dtype: str = "float32", seed: int = 0) -> Request:
     return Request(query, key, of(sizes.B, sizes.S, sizes.K, sizes.J))
 
 
+def draw_upstream(request: Request) -> np.ndarray:
+    """Returns an upstream gradient of the output of a request."""
+    shape = (*request.query.shape[:3], request.value.shape[3])
+    return np.random.default_rng(1).standard_normal(shape).round(1).astype(np.float32)
+
+
 def coin(*shape: int) -> np.ndarray:
     """Returns a Boolean array with about a third False; each query may attend to the last key."""
     array = np.random.default_rng(sum(shape)).random(shape) > 0.35
@@ -86,7 +93,7 @@ class Subject:
 
     adapter: Adapter
     engine: Engine
-    limits: Mapping[str, float] = dataclasses.field(default_factory=lambda: LIMITS)
+    limits: Mapping[str, float]
 
     def expected(self, request: Request, **changes: Any) -> np.ndarray:
         return oracle.attention(request.query, request.key, request.value, **self.exactly(request) | changes)[0]
@@ -99,15 +106,11 @@ class Subject:
     def limit(self, request: Request) -> float:
         return self.limits[request.query.dtype.name]
 
-    def output(self, request: Request, *, compared: bool = True) -> np.ndarray:
-        """Calls the function; its result has the right shape.
-
-        Raises:
-          BrokenError: it has another shape.
-        """
+    def output(self, request: Request) -> np.ndarray:
+        """Calls the function; its result has the right shape."""
         result = self.engine.output(request)
         wanted = (*request.query.shape[:3], request.value.shape[3])
-        if compared and result.shape != wanted:
+        if result.shape != wanted:
             raise BrokenError(f"returns shape {list(result.shape)}, expected {list(wanted)} as [B, T, N, J]")
         return result
 
@@ -129,10 +132,24 @@ class Subject:
                 break
         return Outcome(error, failure, request)
 
-    def slopes(self, request: Request, seed: int = 1) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def near(
+        self, got: Any, want: Any, request: Request, change: str, *, times: int = 1, of: str = "output"
+    ) -> Outcome:
+        """Compares two results, or trees of them, which may differ by some `times` the limit.
+
+        Args:
+          change: the beginning of what a failure says, such as "differs from a loop"; how much follows.
+        """
+        pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+        error = max(distance(a, b) for a, b in pairs)
+        failure = ""
+        if error > times * self.limit(request):
+            failure = f"{change} by {error:.2g}"
+        return Outcome(error, failure, request, of)
+
+    def slopes(self, request: Request) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Returns the gradients, and the upstream gradient that they are of."""
-        shape = (*request.query.shape[:3], request.value.shape[3])
-        upstream = np.random.default_rng(seed).standard_normal(shape).round(1).astype(np.float32)
+        upstream = draw_upstream(request)
         return self.engine.pull(request, upstream), upstream
 
     def exact_slopes(self, request: Request, upstream: np.ndarray) -> dict[str, np.ndarray]:
@@ -146,11 +163,7 @@ class Subject:
         return slopes
 
     def jax(self, what: str) -> JaxEngine:
-        """Returns the engine, if the function is one of JAX.
-
-        Raises:
-          NotOfferedError: it is of another framework.
-        """
+        """Returns the engine, if the function is one of JAX."""
         if not isinstance(self.engine, JaxEngine):
             raise NotOfferedError(f"{what} is for functions of JAX, this is one of {self.adapter.framework}")
         return self.engine
@@ -158,11 +171,6 @@ class Subject:
 
 class BrokenError(Exception):
     """The result of a function cannot be compared; the message says why."""
-
-
-def first_line(error: BaseException, most: int = 160) -> str:
-    """Returns the beginning of the message of an error."""
-    return (str(error).strip().splitlines() or ["no message"])[0][:most]
 
 
 def distance(got: Any, want: Any) -> float:
@@ -196,13 +204,12 @@ PROPERTIES: dict[str, Property] = {}
 AnyTrial = Callable[..., Outcome]
 
 
-def prop(name: str, *labels: str, sizes: Sizes | None = None) -> Callable[[AnyTrial], AnyTrial]:
+def prop(name: str, *labels: str, sizes: Sizes = Sizes()) -> Callable[[AnyTrial], AnyTrial]:
     """Registers a property whose trials call the function with each of these labels."""
 
     def register(function: AnyTrial) -> AnyTrial:
-        about = (function.__doc__ or "").strip().splitlines()[0]
         trials = {label: functools.partial(function, label=label) for label in labels} or {"": function}
-        PROPERTIES[name] = Property(name, about, trials, Sizes() if sizes is None else sizes)
+        PROPERTIES[name] = Property(name, (function.__doc__ or "").strip(), trials, sizes)
         return function
 
     return register

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import write_text
+from jaxformer.files import plain, write_text
 from jaxformer.inspection import attention_maps
 from jaxformer.inspection.attention_maps import AttentionWeights
 from jaxformer.inspection.beams import Tree
@@ -125,8 +125,6 @@ def document(data: Mapping[str, object], *, title: str, form: str = "", scripts:
     here = pathlib.Path(__file__)
     sources = [here.with_name(f"{name}.js").read_text("utf-8") for name in scripts]
     style = here.with_name("page.css").read_text("utf-8")
-    # No "<" is left in the data, so that no text can end their element.
-    held = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     allowed = " ".join(map(_hash, sources))
     policy = f"default-src 'none'; script-src {allowed}; style-src {_hash(style)}; form-action 'self'"
     whole = (
@@ -134,11 +132,16 @@ def document(data: Mapping[str, object], *, title: str, form: str = "", scripts:
         f'<meta name="viewport" content="width=device-width">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style>\n'
         f"<body>\n{form}<main><noscript>This page needs JavaScript.</noscript></main>\n"
-        f'<script type="application/json" id="data">{held}</script>\n'
+        f'<script type="application/json" id="data">{embedded(data)}</script>\n'
         + "".join(f"<script>{source}</script>\n" for source in sources)
         + "</html>\n"
     )
     return whole.encode(errors="backslashreplace").decode()  # of a file name that is not UTF-8
+
+
+def embedded(data: object) -> str:
+    """Returns data as it stands in a page: as JSON without "<", so that no text can end its element."""
+    return json.dumps(plain(data), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def save(source: str, path: str | os.PathLike[str]) -> pathlib.Path:

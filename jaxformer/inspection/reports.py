@@ -6,8 +6,6 @@ Like a page of attention, it is one file, without a server or a network: see `pa
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from jaxformer.errors import JaxformerError
@@ -104,8 +102,7 @@ def page(
         An example for which it raises a `JaxformerError`, such as one that is too long, has no attention on the page.
     """
     held = [*_within(most_bytes * SHARE_OF_TEXTS, report.examples)]
-    about = _plain(dataclasses.asdict(dataclasses.replace(report, examples=held)))
-    assert isinstance(about, dict)
+    about = dataclasses.asdict(dataclasses.replace(report, examples=held))
     about |= {"total": len(report.examples), "limit": most_bytes, "wanted": 0}
     views: list[dict[str, object]] = []
     whole = lambda: pages.document(
@@ -121,7 +118,7 @@ def page(
         if data is None:
             continue
         about["wanted"] += 1
-        size = _size(data) + len(',"view":00,')
+        size = len(pages.embedded(data)) + len(',"view":00,')
         if size <= left:
             left -= size
             about["examples"][place]["view"] = len(views)
@@ -134,16 +131,11 @@ def _within(most_bytes: float, examples: Sequence[Example]) -> Iterator[Example]
     order = sorted(range(len(examples)), key=lambda i: (examples[i].rank, i))
     kept = set[int]()
     for place in _ends(len(order), len(order)):
-        most_bytes -= _size(_plain(dataclasses.asdict(examples[order[place]]))) + 1
+        most_bytes -= len(pages.embedded(dataclasses.asdict(examples[order[place]]))) + 1
         if most_bytes < 0:
             break
         kept.add(order[place])
     return (examples[i] for i in order if i in kept)
-
-
-def _size(data: object) -> int:
-    """Returns the bytes that data takes in a page."""
-    return len(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))
 
 
 def _ends(number: int, most: int) -> Iterable[int]:
@@ -153,12 +145,3 @@ def _ends(number: int, most: int) -> Iterable[int]:
     ([0, 4, 1, 3], [0, 2, 1])
     """
     return dict.fromkeys(place for i in range(min(most, number)) for place in (i, number - 1 - i))
-
-
-def _plain(value: object) -> object:
-    """Returns data for JSON, which has no infinity: a number that is not finite becomes None."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

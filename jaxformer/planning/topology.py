@@ -115,7 +115,7 @@ def parse(name: str) -> Topology:
     (128, 8)
     """
     kind, _, shape = name.partition(":")
-    kind = hardware.canonical(kind)
+    kind = hardware.OTHER_NAMES.get(kind, kind)
     valid = kind in SIZES and re.fullmatch(r"\d+(x\d+)+", shape)
     if not valid or shape.count("x") != SIZES[kind].shapes[0].count("x"):
         raise ConfigError(f"unknown topology {name!r}{_nearest(kind, shape)} (chips: {', '.join(SIZES)})")

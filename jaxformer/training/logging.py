@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import pathlib
 from collections.abc import Mapping
@@ -72,9 +71,9 @@ class JsonLog(_Log):
         NaN and infinity, which JSON lacks, become null.
         """
         assert self._file is not None
-        plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        line = json.dumps(files.plain({"step": step, **values}), allow_nan=False)
         try:
-            self._file.write(json.dumps({"step": step, **plain}, allow_nan=False) + "\n")
+            self._file.write(f"{line}\n")
             self._file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
