@@ -165,7 +165,7 @@ def _grammar(num_pairs: int, cache: pathlib.Path | None) -> Corpora:
 
 
 def _kept(path: pathlib.Path) -> list[list[list[str]]] | None:
-    """The sides that `_keep` wrote; None if there is nothing, or it is damaged."""
+    """Returns the sentences that `_keep` wrote; None without a sound file."""
     try:
         text, digest = path.read_bytes().split(b"\n")
     except (OSError, ValueError):
