@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jaxformer.cli.command import SHORT, Image, OutputFile, Picture, Text, command, option, refuse, word
-from jaxformer.cli.output import put, texts
+from jaxformer.cli.output import put, say_programs, texts
 from jaxformer.cli.predictors import FROM, TO, Inputs, SearchOptions, configured, directed, load_ensemble
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def translate(args: Translate, settings: list[str]) -> int:
         for line in _translated(translator, args, *zip(*batch, strict=True))
     )
     put(lines, args.out)
+    if not args.inputs:
+        say_programs(translator.programs)
     return 0
 
 
@@ -138,6 +140,8 @@ def generate(args: Generate, settings: list[str]) -> int:
                 yield from texts(number, data, best, args, generator.tokenizer, name="continuations")
 
     put(lines(), args.out)
+    if not args.inputs:
+        say_programs(generator.programs)
     return 0
 
 
@@ -186,6 +190,8 @@ def caption(args: Caption, settings: list[str]) -> int:
         for line in texts(number, {"image": name}, best, args, captioner.tokenizer, name="captions")
     )
     put(lines, args.out)
+    if args.file:
+        say_programs(captioner.programs)
     return 0
 
 

@@ -7,7 +7,7 @@ import json
 import pathlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxformer.files import plain, write_text
@@ -61,6 +61,12 @@ def save_besides(path: pathlib.Path, write: Callable[[pathlib.Path], object]) ->
         print(f"warning: {path} is not saved: {error.strerror or error}", file=sys.stderr)
         return False
     return True
+
+
+def say_programs(programs: Collection[object]) -> None:
+    """Reports on standard error how many programs a search compiled."""
+    count = len(programs)
+    print(f"used {count} compiled search program{'s' * (count != 1)}", file=sys.stderr)
 
 
 def texts(

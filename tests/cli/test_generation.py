@@ -168,7 +168,9 @@ def test_standard_input_is_utf8_in_every_locale(capsys, monkeypatch):
     assert capsys.readouterr().out == "ÉTÉ\n\nB\n"
     give(monkeypatch, "été\nb\n".encode())
     assert generate(["run"]) == 0
-    assert capsys.readouterr().out == "été and so on\nb and so on\n"
+    printed = capsys.readouterr()
+    assert printed.out == "été and so on\nb and so on\n"
+    assert printed.err.endswith("used 0 compiled search programs\n")
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,7 @@ def test_files_of_sentences_and_of_images(capsys, tmp_path):
     (tmp_path / "names").write_text("\n".join(names) + "\n")
     assert caption(["run", "--file", str(tmp_path / "names"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out").read_text() == "cat 0\ncat 0\n"
+    assert capsys.readouterr().err.endswith("used 0 compiled search programs\n")
 
 
 def test_a_picture_of_captions(capsys, tmp_path):
