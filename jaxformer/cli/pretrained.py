@@ -110,7 +110,7 @@ def export(args: Export) -> int:
     options = {"checkpoint": args.checkpoint, "mesh": args.mesh, "say": runtime.say}
     if serve:
         pretrained.export_ctranslate2(args.run, args.out, quantization=args.quantization or "", **options)
-        print(f"{args.out} is now a folder of CTranslate2")
+        print(f"{args.out} is now a folder of CTranslate2" + (f" in {args.quantization}" if args.quantization else ""))
         return 0
     family = pretrained.export(args.run, args.out, family=args.family, **options)
     print(f"{args.out} is now a Hugging Face folder of model_type {family}")

@@ -19,6 +19,7 @@ ARRAYS = {
     **dict.fromkeys(("kernel", "w_in", "w_gate", "w_out", "w", "w_query", "w_key"), normal(D, D)),
     **dict.fromkeys(("scale", "bias", "b_in", "b_out", "v"), normal(D)),
     **{"logits": normal(B, T, S), "first": normal(B, T, S, seed=1), "second": normal(B, T, S, seed=2)},
+    **{"clean": normal(B, T, S, seed=1), "cut": normal(B, T, S, seed=2)},
     **{"labels": POSITIONS[::-1], "tokens": POSITIONS, "positions": POSITIONS, "ahead": POSITIONS - 3},
     **{"table": normal(S, D), "weights": jax.nn.softmax(X), "baseline": normal()},
     **{"mask": jnp.broadcast_to(VALID[..., None], (B, T, S))},
@@ -58,6 +59,7 @@ OTHERS = {
     "resize_grid_positions": {"grid": (2, 4), "new_grid": (3, 3)},
     "resize_positions": {"method": "interpolate"},
     "rotary": {"x": HEADS[0], "positions": POSITIONS},
+    "token_cutoff": {"tokens": F.Tokens(POSITIONS, VALID), "key": KEY, "rate": 0.5},
     **{c: {"inputs": normal(B, n, D), "recurrent": normal(B, n, D), "state": STATES[c]} for c, n in CELLS.items()},
 }
 """Arguments of a function that have other shapes, or that it does not require."""

@@ -141,7 +141,7 @@ def test_directions_are_scored_and_chosen(run, corpora, capsys):
         (["translate", "She sings."], "the run translates to en, fr: choose one with --to LANGUAGE"),
         (["translate", "She sings.", "--to", "de"], "the run has no language 'de'; there are en, fr"),
         (["translate", "She sings.", "--from", "fr"], "the run's data.tags is target"),
-        (["evaluate", "--to", "fr"], "--to has no effect without --files"),
+        (["evaluate", "--to", "fr"], "--to and --from are for --files"),
     ):
         assert main([words[0], str(run), *words[1:]]) == 2
         assert message in capsys.readouterr().err
