@@ -285,7 +285,7 @@ def truecase(folder):
 
 @pytest.mark.full
 class TestOwnTask(TaskContract):
-    task = "truecase"
+    task, has_intervals = "truecase", False
     refused = (
         ({"data": {"text": ""}}, "no text: give --data.text"),
         ({"data": {"text": "nowhere.txt"}}, "nowhere.txt"),

@@ -80,6 +80,8 @@ class TaskContract:
     """Settings, as nested mappings, with what the error must say."""
     attentions = ()
     """The names of the attentions that its predictor shows."""
+    has_intervals = True
+    """True if one of its scores comes with the sample that an interval needs."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -197,7 +199,7 @@ class TaskContract:
         sampled = [score for part in scores.values() for score in part if score.sample]
         assert all(math.isfinite(score.value) for part in scores.values() for score in part)
         assert [score.sample.score() for score in sampled] == pytest.approx([score.value for score in sampled])
-        assert sampled
+        assert bool(sampled) == self.has_intervals
         report = reports.report(run, config, reports.Scored(scores, rows), facts={}, commands=lambda name: "")
         assert report.curves
         assert report.seconds
