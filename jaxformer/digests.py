@@ -18,3 +18,20 @@ def short_digest(parts: Iterable[str | bytes]) -> str:
     for part in parts:
         digest.update(part.encode(errors="surrogatepass") if isinstance(part, str) else part)
     return digest.hexdigest()[:16]
+
+
+def sealed(data: bytes) -> bytes:
+    """Returns the content of a file of a cache: data, then their `short_digest`, which `unsealed` compares."""
+    return data + short_digest([data]).encode()
+
+
+def unsealed(content: bytes) -> bytes:
+    """Returns the data of `sealed` content.
+
+    Raises:
+      ValueError: the content does not end with the hash of the rest: a flipped bit, or a file of an earlier version.
+    """
+    data, digest = content[:-16], content[-16:]
+    if short_digest([data]).encode() != digest:
+        raise ValueError("it does not end with its fingerprint")
+    return data

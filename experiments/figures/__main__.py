@@ -56,7 +56,7 @@ def figures(more: plots.Shade, steps: int | None = None) -> dict[str, Callable[[
         "17.18-pixels": lambda: attention.draw_pixels(attention.pixels()),
         "17.19-paths": lambda: attention.draw_paths(attention.paths()),
         "17.20-transformer": lambda: blocks.draw(blocks.transformer()[0]),
-        "17.22-block": lambda: blocks.draw([blocks.modern_block()[0]]),
+        "17.22-block": lambda: blocks.draw(blocks.modern_block()[0]),
     }
 
 

@@ -45,13 +45,13 @@ class Box:
 Column = list[Box]
 
 
-def modern_block(seed: int = 0) -> tuple[Column, jax.Array]:
+def modern_block(seed: int = 0) -> tuple[list[Column], jax.Array]:
     """Returns the boxes of a pre-norm block, and the output of `modules.Block` with the same parameters."""
     block, x = _block(F.pre_norm, cross=False, seed=seed), random(1, 4, 16)
     column = [Box("input", x)]
     _residual(column, "layer norm", "self-attention", block.attention_norm, block.attention, first=True)
     _residual(column, "layer norm", "feed-forward", block.feed_forward_norm, block.feed_forward, first=True)
-    return column, block(x)
+    return [column], block(x)
 
 
 def transformer(seed: int = 0) -> tuple[list[Column], jax.Array]:

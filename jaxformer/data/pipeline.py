@@ -26,7 +26,7 @@ from jaxformer.data.permutation import permuted
 from jaxformer.data.text import Text, Texts
 from jaxformer.data.token_cache import Ragged, cached_sequences, kept_sequences
 from jaxformer.data.units import ALONE, SIDES, UNIT, Share, Units
-from jaxformer.digests import short_digest
+from jaxformer.digests import short_digest, unsealed
 from jaxformer.errors import ConfigError
 from jaxformer.files import replacing
 from jaxformer.tokenizers import moses
@@ -183,11 +183,7 @@ def _cached_tokenizer(path: pathlib.Path) -> SubwordTokenizer | None:
     if not os.path.lexists(path):
         return None
     try:
-        data = path.read_bytes()
-        model, fingerprint = data[:-16], data[-16:]
-        if short_digest([model]).encode() != fingerprint:
-            raise ValueError("it does not end with its fingerprint")
-        return SubwordTokenizer(model)
+        return SubwordTokenizer(unsealed(path.read_bytes()))
     except (OSError, ValueError) as error:
         logger.warning("%s is damaged, or of an earlier version (%s); training it again", path, error)
         with contextlib.suppress(OSError):

@@ -69,7 +69,6 @@ def test_the_two_spaces():
 def test_boxes_compute_what_the_package_computes(make):
     """The last box has the output of the whole, and the diagram says each box and its shape."""
     columns, whole = make()
-    columns = columns if isinstance(columns[0], list) else [columns]
     np.testing.assert_allclose(columns[-1][-1].value, whole, atol=1e-5)
     (axes,) = blocks.draw(columns).axes
     drawn = [text.get_text() for text in axes.texts if text.get_text()]

@@ -15,7 +15,7 @@ from jaxformer.data.distinct import DistinctSentences
 from jaxformer.data.pairs import PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
 from jaxformer.data.reading import read_split, read_without
 from jaxformer.data.sources import locate_all
-from jaxformer.digests import short_digest
+from jaxformer.digests import sealed, short_digest, unsealed
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import local_path, write_bytes
 from jaxformer.tasks.translation.config import DataConfig
@@ -167,15 +167,14 @@ def _grammar(num_pairs: int, cache: pathlib.Path | None) -> Corpora:
 def _kept(path: pathlib.Path) -> list[list[list[str]]] | None:
     """Returns the sentences that `_keep` wrote; None without a sound file."""
     try:
-        text, digest = path.read_bytes().split(b"\n")
+        return json.loads(unsealed(path.read_bytes()))
     except (OSError, ValueError):
         return None
-    return json.loads(text) if short_digest([text]).encode() == digest else None
 
 
 def _keep(path: pathlib.Path, text: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, text + b"\n" + short_digest([text]).encode())
+        write_bytes(path, sealed(text))
     except OSError as error:
         logger.warning("the sentences of the grammar are not kept for later runs: %s", error)
