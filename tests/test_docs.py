@@ -27,7 +27,8 @@ def examples(module):
     for name, value in list(vars(module).items()):
         if getattr(value, "__module__", None) == module.__name__ and not name.startswith("__"):
             found += doctest.DocTestFinder().find(value, f"{module.__name__}.{name}", module=False, globs=vars(module))
-    return [test for test in found if test.examples and not test.name.endswith(".__repr__")]  # `brief`, of `reprs`
+    own = [test for test in found if test.examples and not test.name.endswith(".__repr__")]  # `brief`, of `reprs`
+    return list({test.docstring: test for test in own}.values())  # a function that a class also holds, once
 
 
 @pytest.mark.full

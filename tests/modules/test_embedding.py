@@ -59,7 +59,7 @@ def test_a_token_that_is_not_shown_is_its_position_alone():
     """The vector of its token is not read: nothing of it is in the sum, and no gradient reaches it."""
     net, params = embeddings(True)
     tokens = Tokens(int32([[3, 0, 5]]), shown=jnp.array([[True, False, True]]))
-    found, backward = jax.vjp(lambda params: net.apply(params, tokens), params)
+    found, backward = jax.vjp(lambda params: net.net.apply(params, tokens), params)
     np.testing.assert_array_equal(found[0, 1], params["positions"]["table"][1])
     whole = net.apply(params, Tokens(tokens.ids))
     np.testing.assert_array_equal(found[0, ::2], whole[0, ::2])

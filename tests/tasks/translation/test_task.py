@@ -66,6 +66,7 @@ class TestContract(TaskContract):
     def change_training_data(self, config, patch):
         pairs = demo.splits(num_train=config.data.grammar_pairs)
         patch.setattr(demo, "splits", lambda **_: dataclasses.replace(pairs, train=pairs.train[1:]))
+        patch.setattr(demo, "version", lambda: "another")
 
 
 @pytest.mark.full
