@@ -7,6 +7,7 @@ fastest large float32 product of any side in this run.
     python -m benchmarks.attention --torch-python PATH                       # 128 to 16,384, causal
     python -m benchmarks.attention --shapes 2x2048x8x64 --backward --mask padding
     python -m benchmarks.attention --dtype bfloat16 --sides chosen cudnn blockwise    # on a GPU
+    python -m benchmarks.attention --sides blockwise "torch SDPA" "eight heads" transposed    # ideas for a CPU
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from benchmarks import command
 from benchmarks.sides.arrays import valid
 from benchmarks.worker import Side
 from experiments.command import count
+from jaxformer.errors import JaxformerError
 
+IDEAS = ("one head", "eight heads", "transposed", "diagonal apart", "products alone")
+"""Other ways to compute causal attention on a CPU, which the library does not use."""
 SIDES = {
     "blockwise": "benchmarks.sides.attention",
     "reference": "benchmarks.sides.attention",
@@ -31,6 +35,7 @@ SIDES = {
     "jax.nn": "benchmarks.sides.attention",
     "flax.nnx": "benchmarks.sides.attention",
     "torch SDPA": "benchmarks.sides.attention_torch",
+    **dict.fromkeys(IDEAS, "benchmarks.sides.attention"),
 }
 DENSE = {"reference", "jax.nn", "flax.nnx"}
 """The sides that hold T x S arrays."""
@@ -53,6 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run(args: argparse.Namespace) -> None:
     """Measures and prints everything that was asked for."""
+    if args.mask != "causal" and set(IDEAS) & set(args.sides or ()):
+        raise JaxformerError(f"{', '.join(IDEAS)} know only --mask causal")
     names = args.sides or ["blockwise", "reference", "jax.nn", "flax.nnx", "torch SDPA"]
     if "torch SDPA" in names and not command.find_torch(args.torch_python):
         names.remove("torch SDPA")

@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.sides.arrays import attention_arrays, save, valid
+from benchmarks.sides.attention_ideas import IDEAS
 from benchmarks.sides.ours import compiled
 from benchmarks.sides.ours import product as product
 from benchmarks.sides.ours import versions as versions
@@ -31,6 +32,8 @@ def _attend(side, query, key, value, valid, *, causal):
         implementation = None if side == "chosen" else side
         return functional.attention(query, key, value, mask=mask, implementation=implementation)
     length = query.shape[1]
+    if side in IDEAS:
+        return IDEAS[side](query, key, value)
     if side == "jax.nn":
         padding = None if causal else jnp.broadcast_to(valid[:, None, None], (valid.shape[0], 1, length, length))
         return jax.nn.dot_product_attention(query, key, value, mask=padding, is_causal=causal)

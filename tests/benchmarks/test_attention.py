@@ -1,8 +1,16 @@
 """The comparison of attention: its lower bound of time, and sides that are not run."""
 
 import argparse
+import functools
+
+import jax
+import numpy as np
+import pytest
 
 from benchmarks import attention
+from benchmarks.sides.attention_ideas import IDEAS
+from jaxformer import functional, masks
+from tests.modules.small import normal
 
 
 class Side:
@@ -37,3 +45,11 @@ def test_the_floor_is_the_products_of_a_definition(monkeypatch, capsys):
         attention.np.testing.assert_allclose(found["blockwise"]["of_floor"], 1 / floor)
     assert attention.measure((1, 16384, 8, 64), ["jax.nn"], args) == {}
     assert "jax.nn: not run, it would need about 43 GB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("idea", attention.IDEAS[:-1])
+def test_other_ways_to_compute_attention_are_attention(idea):
+    query, key, value = (normal(2, 512, 4, 8, seed=seed) for seed in range(3))
+    expected = functional.attention(query, key, value, mask=masks.causal())
+    compute = functools.partial(IDEAS[idea], heads=2)
+    np.testing.assert_allclose(jax.jit(compute)(query, key, value), expected, atol=2e-6)

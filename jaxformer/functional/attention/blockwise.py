@@ -208,6 +208,7 @@ def backward(
         nonempty = is_nonempty(log_l)
         # An empty row, and the gradient of its output, may hold NaN.
         query_block, dO = (jnp.where(nonempty, x, 0) for x in (query_block, dO))
+        columns = tuple(_rows_of_group(x).swapaxes(2, 3) for x in (query_block, dO))  # [b, K, H, t]
 
         def visit(column: Array, carry: tuple[Array, Array, Array, BiasGradients]):
             dQ, dK, dV, d_bias = carry
@@ -224,9 +225,9 @@ def backward(
                 d_scaled = jnp.where(tile.allowed, jax.vjp(tiling.score, scaled)[1](dS)[0], 0.0)
             d_products = (d_scaled * tiling.scale).astype(query.dtype)
             dQ += _mix(d_products, tile.key)  # line 15
-            dK = _add_block(tiling, dK, _sum_over_queries(d_products, query_block), location, column)  # line 16
+            dK = _add_block(tiling, dK, _sum_over_queries(columns[0], d_products), location, column)  # line 16
             kept_P = kept_P.astype(value.dtype)
-            dV = _add_block(tiling, dV, _sum_over_queries(kept_P, dO), location, column)  # line 12
+            dV = _add_block(tiling, dV, _sum_over_queries(columns[1], kept_P), location, column)  # line 12
             if isinstance(bias, tuple):
                 d_bias, dQ_of_bias = _through_bias(tiling, bias, d_bias, tile, query_block, dS)
                 dQ += dQ_of_bias
@@ -238,12 +239,13 @@ def backward(
         dQ, *others = jax.lax.fori_loop(first, last, visit, (zero, *sums))
         return tuple(others), dQ
 
-    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), jnp.float32)
+    zeros = lambda x: jnp.zeros((x.shape[0], x.shape[2], x.shape[3], x.shape[1]), jnp.float32)
     sums = vary_alike((zeros(key), zeros(value), zero_gradients(padded), query))[:3]
     (dK, dV, d_bias), dQ = jax.lax.scan(visit_row, sums, tiles.tile_rows(tiling, key, varying))
     if isinstance(bias, Array) and isinstance(d_bias, Array):
         d_bias = d_bias[:, :, : bias.shape[2], : bias.shape[3]]
-    return tiles.join_tile_rows(dQ, query, key), dK.swapaxes(1, 2), dV.swapaxes(1, 2), d_bias
+    dK, dV = (x.transpose(0, 3, 1, 2) for x in (dK, dV))
+    return tiles.join_tile_rows(dQ, query, key), dK, dV, d_bias
 
 
 def zero_gradients(bias: BiasArrays) -> BiasGradients:
@@ -259,8 +261,8 @@ def cast_gradients(bias: BiasArrays, sums: BiasGradients) -> Array | tuple[Array
 
 
 def _add_block(tiling: Tiling, x: Array, block: Array, location: Location, column: Array) -> Array:
-    """Adds the gradient of a block, ``[b, k, s, X]``, to the gradient of all keys or values, ``[B, K, S, X]``."""
-    start = location.batch_start, location.head_start, column * tiling.blocks[1], 0
+    """Adds the gradient of a block, ``[b, k, X, s]``, to the gradient of all keys or values, ``[B, K, X, S]``."""
+    start = location.batch_start, location.head_start, 0, column * tiling.blocks[1]
     return jax.lax.dynamic_update_slice(x, jax.lax.dynamic_slice(x, start, block.shape) + block, start)
 
 
@@ -312,15 +314,20 @@ def _mix(weights: Array, value: Array) -> Array:
     return _matmul("bkxs,bksj->bkxj", weights, value).reshape(*weights.shape[:4], value.shape[3])
 
 
-def _sum_over_queries(weights: Array, x: Array) -> Array:
-    """Multiplies ``[B, K, G, t, s]`` by ``[B, K, G, t, H]``: float32 ``[B, K, s, H]``, summed over a group's heads."""
-    return _matmul("bkxs,bkxh->bksh", weights, x)
+def _sum_over_queries(x: Array, weights: Array) -> Array:
+    """Multiplies ``[B, K, H, G t]`` by ``[B, K, G, t, s]``: float32 ``[B, K, H, s]``, summed over a group's heads."""
+    return _matmul("bkhx,bkxs->bkhs", x, weights)
 
 
 def _matmul(letters: str, *arrays: Array) -> Array:
     """Multiplies matrices for each key head; the queries of all heads that share it form the rows x of one matrix."""
-    flat = (x.reshape(*x.shape[:2], -1, x.shape[4]) if x.ndim == 5 else x for x in arrays)
+    flat = (_rows_of_group(x) if x.ndim == 5 else x for x in arrays)
     return jnp.einsum(letters, *flat, preferred_element_type=jnp.float32)
+
+
+def _rows_of_group(x: Array) -> Array:
+    """Reshapes ``[B, K, G, t, X]`` to ``[B, K, G t, X]``."""
+    return x.reshape(*x.shape[:2], -1, x.shape[4])
 
 
 def _bias_tile(tiling: Tiling, leaves: Sequence[Array], query: Array, tile: Tile) -> Array:
