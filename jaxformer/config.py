@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import os
 import re
@@ -260,6 +261,7 @@ def _is_protocol(member: object) -> bool:
     return getattr(member, "_is_protocol", False)
 
 
+@functools.cache
 def types_of(kind: object) -> dict[str, object]:
     """Returns the type of each field of a dataclass; nothing for other types."""
     if not dataclasses.is_dataclass(kind):

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -73,8 +73,8 @@ class TextPredictor:
     """The other models of an ensemble, with the same tokenizer."""
     language: str = ""
     """The code of the language of the texts, which selects the BLEU tokenizer if BLEU is the utility."""
-    programs: set[object] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
-    """The compiled programs in use, one for each number of inputs and padded length."""
+    programs: dict[object, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    """The compiled programs, one for each kind of search, number of inputs and padded length."""
 
     __repr__ = brief_with_methods
     _repr_html_ = as_html
@@ -153,11 +153,13 @@ class TextPredictor:
         options = Options(nets, decode.static, special, number, max_length, self._limits, is_open, ends, prepare)
         if trace is not None:
             return functools.partial(traced, options, trace, self._weights, batch, key)
-        self.programs.add((options, *(x.shape for x in jax.tree.leaves(batch))))
         given = (self._weights, batch, key)
         if jax.config.jax_disable_jit:  # of this thread, the only one then
             return functools.partial(search, options, self.placement, *given)
-        return functools.partial(search.lower(options, self.placement, *given).compile(), *given)
+        kind = (options, *(x.shape for x in jax.tree.leaves(batch)))
+        if kind not in self.programs:
+            self.programs[kind] = search.lower(options, self.placement, *given).compile()
+        return functools.partial(self.programs[kind], *given)
 
     def _tree(self, search: Callable[[decoding.BeamTrace], Callable[[], Hypotheses]]) -> beams.Tree:
         """Returns the hypotheses of each step of a beam search; none of another search, or on several devices."""
@@ -177,7 +179,8 @@ class TextPredictor:
     ) -> list[list[Candidate]]:
         """Returns the best texts of each input; `search` returns the search of a batch, from the inputs' indices."""
         results = batched(search, lengths, rows, threads=self._num_threads, progress=progress)
-        texts = lambda found: [candidate(found, rank, self.tokenizer) for rank in range(len(found.lengths))]
+        most = None if isinstance(self.decode.search, MinimumRisk) else n_best
+        texts = lambda found: [candidate(found, rank, self.tokenizer) for rank in range(len(found.lengths))[:most]]
         return self._ranked(in_order((index, texts(found)) for index, found in results), n_best)
 
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
