@@ -62,11 +62,12 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.torch:
         importlib.import_module("experiments.initialization.pytorch")  # it trains last, but the error comes at once
-    directory = args.out / "data"
-    if not args.smoke and not args.demo:
-        directory = command.data_directory(args.data_dir, "multi30k")
+    directory = None
     if args.smoke:
+        directory = args.out / "data"
         smoke.prepare(directory)
+    elif not args.demo:
+        directory = command.data_directory(args.data_dir, "multi30k")
     found: dict[str, list[Mapping[str, Any]]] = {case: [] for case in [*args.cases, *[TORCH] * args.torch]}
     try:
         for seed in range(1 if args.smoke else args.seeds):

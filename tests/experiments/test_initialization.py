@@ -25,6 +25,15 @@ def test_the_demo_keeps_its_own_schedule():
     assert (config.model.initialization, config.model.attention_bias, config.seed) == ("xavier", False, 3)
 
 
+def test_the_demo_needs_no_data(tmp_path, monkeypatch):
+    configs = []
+    monkeypatch.setattr(command, "record", lambda case, config, out, end: configs.append(config) or {})
+    monkeypatch.setattr(command, "report", lambda found: "")
+    monkeypatch.setattr(command, "draw", lambda found, path: None)
+    assert command.main(["--demo", "--cases", "pre, xavier", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert [config.data for config in configs] == [demo().data]
+
+
 def test_missing_pytorch_is_reported_at_once(tmp_path, capsys, monkeypatch):
     """Its case is the last one of a seed."""
     monkeypatch.setitem(sys.modules, "torch", None)

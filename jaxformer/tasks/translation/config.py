@@ -315,7 +315,7 @@ class TranslationConfig(TaskConfig):
 
 
 def demo() -> TranslationConfig:
-    """English to French from a built-in grammar: three to six minutes on two cores, BLEU above 97 on new sentences."""
+    """English to French from a built-in grammar: three to eight minutes on two cores, BLEU above 97 on new texts."""
     return TranslationConfig(
         name="demo",
         model=EncoderDecoderConfig(
