@@ -9,7 +9,7 @@ import pytest
 
 from experiments.translation import __main__ as command
 from experiments.translation import multi30k, picture, systems, verify
-from jaxformer.config import comparable, fingerprint
+from jaxformer.config import changed, comparable, fingerprint
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_text
 from tests.experiments.smoke import check_resumes
@@ -127,6 +127,9 @@ UNTRAINED = {
     "no scores": ({"scores": None}, "must be a record with scores"),
     "another commit": ({"facts": FACTS | {"commit": "fffffff"}}, "is of commit fffffff, this checkout is a1b2c3d"),
     "changed files": ({"facts": FACTS | {"commit": "a1b2c3d+"}}, r"is of commit a1b2c3d\+, this checkout is a1b2c3d"),
+    "no commit": ({"facts": FACTS | {"commit": ""}}, "is of commit unknown, this checkout is a1b2c3d"),
+    "no processor": ({"facts": {"commit": "a1b2c3d"}}, "facts with commit, processor, version, jax"),
+    "a text": ({"losses": None, "data": "x"}, "must be a record with data"),
     "fewer updates": ({"config": {"train": {"steps": 2000}}}, "settings must be the hash of the configuration"),
 }
 TAMPERED = {
@@ -158,12 +161,47 @@ def tampered(record, path, *, losses=None, scores=0.0, config=None, **changes):
 def test_a_record_is_refused_before_anything_is_trained(what, tmp_path, monkeypatch, capsys):
     config, (changes, message) = multi30k.muon(), UNTRAINED[what]
     settings = {"settings": fingerprint(config), "config": comparable(config)}
-    whole = {**settings, "data": {}, "losses": [9.0] * 20, "scores": {}, "facts": FACTS}
+    whole = {**settings, "updates": 3000, "data": {}, "losses": [9.0] * 20, "scores": {}, "facts": FACTS}
     changes = {name: 0 if change == [] else change for name, change in changes.items()}
     path = tampered(whole, tmp_path / "records" / "seed-0.json", **changes)
     monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
     assert command.main(["--verify", str(path), "--out", str(tmp_path / "out")]) == DataError.exit_code
     assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+
+
+@pytest.mark.parametrize("text", ["{", "3", '["losses"]', "[" * 100_000])
+def test_a_file_that_is_no_record_is_one_line(text, tmp_path, capsys):
+    write_text(tmp_path / "seed-0.json", text)
+    arguments = ["--verify", str(tmp_path / "seed-0.json"), "--out", str(tmp_path / "out")]
+    assert command.main(arguments) == DataError.exit_code
+    assert re.fullmatch(r"error: .*seed-0\.json must be a record.*\n", capsys.readouterr().err)
+
+
+def test_a_commit_that_nobody_knows_is_none(tmp_path, monkeypatch):
+    """Outside of a repository, both are empty."""
+    config, facts = multi30k.muon(), FACTS | {"commit": ""}
+    record = {"settings": fingerprint(config), "config": comparable(config), "data": {}, "losses": [9.0] * 20}
+    path = tampered(record | {"updates": 3000, "scores": {}, "facts": facts}, tmp_path / "seed-0.json")
+    monkeypatch.setattr(verify.command, "facts", lambda: facts)
+    with pytest.raises(DataError, match="the record is of commit unknown, this checkout is unknown"):
+        verify.verify(path, tmp_path)
+
+
+def test_a_record_by_its_bare_name_has_its_folders(tmp_path, monkeypatch):
+    """The parameters, and the start in both directions, also of a folder that was moved."""
+    config = changed(multi30k.muon(), {"init_from": "/elsewhere/start/seed-0:average"})
+    record = {"settings": fingerprint(config), "config": comparable(config), "data": {}, "losses": [9.0] * 20}
+    record |= {"updates": 6000, "scores": {"validation": []}, "facts": FACTS}
+    tampered(record, tmp_path / "records" / "seed-0.json")
+    for name in ("seed-0/average", "start/seed-0"):
+        (tmp_path / name).mkdir(parents=True)
+    seen = []
+    monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
+    monkeypatch.setattr(verify, "_check_losses", lambda record, config, exact: seen.append(config.init_from))
+    monkeypatch.setattr(verify, "_check_scores", lambda scores, run, directory, exact: seen.append(run))
+    monkeypatch.chdir(tmp_path / "records")
+    verify.verify(pathlib.Path("seed-0.json"), tmp_path)
+    assert seen == [f"{tmp_path / 'start' / 'seed-0'}:average", tmp_path / "seed-0"]
 
 
 @pytest.fixture(scope="module")
