@@ -9,7 +9,7 @@ import pytest
 
 from experiments.translation import __main__ as command
 from experiments.translation import multi30k, picture, systems, verify
-from jaxformer.config import changed, comparable, fingerprint
+from jaxformer.config import changed, comparable, fingerprint, to_data
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_text
 from tests.experiments.smoke import check_resumes
@@ -79,6 +79,19 @@ def test_an_average_of_other_checkpoints_is_refused(tmp_path, monkeypatch):
     assert systems.trained(multi30k.en_de(), tmp_path, 10, 0.0) == {"last": 10}
     with pytest.raises(ConfigError, match=r"seed-0\.json is an average of 10 checkpoints, not of 5; choose another"):
         systems.trained(multi30k.en_de(), tmp_path, 5, 0.0)
+
+
+def test_a_start_of_other_settings_is_refused(tmp_path):
+    """Of a call that was stopped between both trainings, before there was a record."""
+    config, run = multi30k.muon(), tmp_path / "start" / "seed-0"
+    (run / "average").mkdir(parents=True)
+    files = {side: str(tmp_path / "start" / f"both.{side}") for side in ("source", "target")}
+    saved = {"task": config.task, "config": to_data(changed(config, {"data": files}))}
+    write_text(run / "config.json", json.dumps(saved))
+    systems._train_both_directions(config, run, 10, 0.0)
+    other = changed(config, {"train": {"steps": 2000}})
+    with pytest.raises(ConfigError, match=r"a start of other settings: train.steps was 3000, now 2000; choose another"):
+        systems._train_both_directions(other, run, 10, 0.0)
 
 
 def test_an_ensemble_of_other_runs_is_refused(tmp_path, monkeypatch):
