@@ -162,7 +162,7 @@ class TextPredictor:
         given = (self._weights, batch, key)
         if jax.config.jax_disable_jit:  # of this thread, the only one then
             return functools.partial(search, options, self.placement, *given)
-        traced_with = (getattr(jax.config, name) for name in _TRACED)
+        traced_with = (getattr(jax.config, name, None) for name in _TRACED)  # a version of JAX may lack some
         kind = (options, *(x.shape for x in jax.tree.leaves(batch)), *traced_with)
         if kind not in self.programs:
             self.programs[kind] = search.lower(options, self.placement, *given).compile()
