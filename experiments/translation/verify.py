@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from experiments.translation import multi30k
 from jaxformer.config import changed, comparable, fingerprint, from_data, to_data
 from jaxformer.errors import DataError
 from jaxformer.files import write_text
+from jaxformer.tasks import registry
 from jaxformer.tasks.replay import replay
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.logging import read_log
@@ -54,26 +56,26 @@ def verify(path: pathlib.Path, directory: pathlib.Path) -> str:
     """
     path = path.resolve()  # a bare name has its parameters in another folder, too
     record = _read(path)
-    config, here, facts = from_data(TranslationConfig, record["config"]), command.facts(), record["facts"]
+    config, now, facts = from_data(TranslationConfig, record["config"]), command.facts(), record["facts"]
     if not len(record["losses"]) >= min(STEPS, config.train.steps):
         raise DataError(f"{path} must have the losses of the first {STEPS} steps, got {len(record['losses'])}")
-    if facts["commit"] != here["commit"] or not re.fullmatch("[0-9a-f]+", facts["commit"]):
-        names = [commit or "unknown" for commit in (facts["commit"], here["commit"])]
+    if facts["commit"] != now["commit"] or not re.fullmatch("[0-9a-f]+", facts["commit"]):
+        names = [commit or "unknown" for commit in (facts["commit"], now["commit"])]
         raise DataError(f"the record is of commit {names[0]}, this checkout is {names[1]}")
     if fingerprint(config) != record["settings"]:
         raise DataError(
             f"settings must be the hash of the configuration, {fingerprint(config)}, got {record['settings']}"
         )
-    exact = all(facts[name] == here[name] for name in SAME)
-    how = "bit for bit" if exact else f"to {TOLERANCE:g}, because {_others(facts, here)}"
-    run, changes = path.parent.parent / path.stem, {"data": {"directory": str(directory.resolve())}}
-    start = run.parent / "start" / run.name
+    exact = all(facts[name] == now[name] for name in SAME)
+    how = "bit for bit" if exact else f"to {TOLERANCE:g}, because {_others(facts, now)}"
+    run = path.parent.parent / path.stem
+    start, here = run.parent / "start" / run.name, changed(config, {"data": {"directory": str(directory.resolve())}})
     if config.init_from and start.exists():  # the folder may have been moved
-        changes["init_from"] = f"{start}:average"
-    _check_losses(record, changed(config, changes), exact)
+        here = changed(here, {"init_from": f"{start}:average"})
+    _check_losses(record, here, exact)
     scored = "not checked, because the parameters are not here"
     if (run / "average").exists():
-        _check_scores(record["scores"]["validation"], run, directory, exact)
+        _check_scores(record["scores"].get("validation", []), run, directory, exact)
         scored = "of the validation set computed again" + (", equal" if exact else f", within {BLEU}")
     published = multi30k.published()
     same = (config.model, config.data.vocab_size) == (published.model, published.data.vocab_size)
@@ -102,11 +104,16 @@ def _others(facts: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def _check_losses(record: Mapping[str, Any], config: TranslationConfig, exact: bool) -> None:
-    """Trains the first steps again, from the record alone."""
+    """Trains the first steps again, from the record and, if the training had one, its start."""
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder)
         entries = [{"step": step, "loss": loss} for step, loss in enumerate(record["losses"], 1)]
         saved = {"task": config.task, "config": to_data(config)}
+        if config.init_from:
+            start, _ = registry.split_init(config.init_from)
+            for name in registry.task_of(config).vocabulary_files:  # as a training begins
+                if (start / name).exists():
+                    shutil.copyfile(start / name, run / name)
         write_text(run / "config.json", json.dumps(saved))
         write_text(run / "provenance.json", json.dumps({"data": record["data"]}))
         write_text(run / "log.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in entries))

@@ -53,8 +53,8 @@ def read_without(pairs: Pairs, texts: Set[str], *, cache: pathlib.Path | None) -
     """
     if cache is None or not texts or not isinstance(pairs, FilePairs) or not pairs.files.are_large:
         return without(pairs, texts)
-    lines = str((pairs.ends, zlib.crc32(pairs.codes)))  # the same pairs may be in other lines
-    folder = cache / f"pairs-{short_digest([pairs.fingerprint, lines, *(f'{text}\n' for text in sorted(texts))])}"
+    lines = repr((pairs.ends, zlib.crc32(pairs.codes)))  # the same pairs may be in other lines
+    folder = cache / f"pairs-{short_digest([pairs.fingerprint, lines, repr(sorted(texts))])}"
     (rest,) = _read_once(folder, pairs.files, pairs.state, 0, lambda: [without(pairs, texts)])
     return rest
 

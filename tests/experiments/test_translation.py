@@ -113,7 +113,9 @@ def test_a_configuration_without_a_version_for_accelerators(tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys):
+def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys, monkeypatch):
+    """Its tokens and parameters are those of the training after it, and of the check of that one's record."""
+    monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
     arguments = ["--smoke", "--out", str(tmp_path), "--average", "2", "--methods", "bidirectional-simcut"]
     out = tmp_path / "bidirectional-simcut"
     assert command.main(arguments) == 0
@@ -132,6 +134,10 @@ def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys):
     assert configs[1]["init_from"] == f"{out / 'start' / 'seed-0'}:average"
     found = json.loads((out / "records" / "seed-0.json").read_text())
     assert (found["method"], found["updates"]) == ("bidirectional-simcut", 12)
+    out = out.rename(tmp_path / "moved")
+    checked = verify.verify(out / "records" / "seed-0.json", tmp_path / "data")
+    assert "- the first 6 losses: equal bit for bit" in checked
+    assert "- scores: of the validation set computed again, equal" in checked
 
 
 FACTS = {"date": "2026-01-01", "processor": "X, 2 cores", "version": "1", "jax": "1", "commit": "a1b2c3d"}
