@@ -189,15 +189,15 @@ def test_a_record_is_refused_before_anything_is_trained(what, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("text", ["{", "3", '["losses"]', "[" * 100_000])
-def test_a_file_that_is_no_record_is_one_line(text, tmp_path, capsys):
+def test_a_file_without_a_record_is_one_line(text, tmp_path, capsys):
     write_text(tmp_path / "seed-0.json", text)
     arguments = ["--verify", str(tmp_path / "seed-0.json"), "--out", str(tmp_path / "out")]
     assert command.main(arguments) == DataError.exit_code
     assert re.fullmatch(r"error: .*seed-0\.json must be a record.*\n", capsys.readouterr().err)
 
 
-def test_a_commit_that_nobody_knows_is_none(tmp_path, monkeypatch):
-    """Outside of a repository, both are empty."""
+def test_two_unknown_commits_are_not_the_same(tmp_path, monkeypatch):
+    """As outside of a repository, where both are empty."""
     config, facts = multi30k.muon(), FACTS | {"commit": ""}
     record = {"settings": fingerprint(config), "config": comparable(config), "data": {}, "losses": [9.0] * 20}
     path = tampered(record | {"updates": 3000, "scores": {}, "facts": facts}, tmp_path / "seed-0.json")
