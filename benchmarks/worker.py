@@ -57,6 +57,11 @@ class Side:
         atexit.register(self._process.kill)  # after an error or SIGTERM, the sides end with this process
         self.ready = self._answer()  # versions, and seconds to the end of the first step
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def round(self, steps: int) -> None:
         """Measures some steps and the peak next to them."""
         answer = self._ask(f"run {steps}")
