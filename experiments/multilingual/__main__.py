@@ -23,7 +23,7 @@ import jaxformer
 from experiments import command
 from experiments.translation import multi30k, smoke
 from jaxformer.config import changed
-from jaxformer.files import remove_folder, write_text
+from jaxformer.files import remove_folder
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.tasks.translation.config import CorpusConfig
 from jaxformer.training.logging import read_log
@@ -69,9 +69,8 @@ def run(args: argparse.Namespace) -> None:
                 config = changed(config, smoke.CHANGES | {"train": smoke.CHANGES["train"] | train})
             found[case] = record(case, config, directory, args.out, end)
     finally:
-        text = report(found)
-        write_text(args.out / "report.md", text)
-        print(text)
+        if found:
+            command.publish(args.out, report(found))
 
 
 def configuration(

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     """Prepares the data, trains the model, and writes and scores the folder; what is there is not made again.
 
     Raises:
-      ConfigError: the data are not named, or `--out` has a record of other settings.
+      ConfigError: the data are not named, or `--out` has data of other pairs, or a record of other settings.
       DataError: the table is missing or has lines that are no pairs, or the file of parameters is too large.
       Stopped: the time was up.
     """

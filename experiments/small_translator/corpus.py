@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Mapping
 
 from jaxformer.data.sources import read_lines
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_text
 
 TABLE = "tatoeba/eng-deu.tsv"
@@ -60,9 +60,15 @@ def split(pairs: Iterable[tuple[str, str]], held_out: Mapping[str, int]) -> dict
 
 
 def write_parts(parts: Mapping[str, list[tuple[str, str]]], directory: pathlib.Path) -> None:
-    """Writes each part as a file for each language; files that are there are left as they are."""
+    """Writes each part as a file for each language; a file that holds it is left as it is.
+
+    Raises:
+      ConfigError: a file holds other lines, as of the smoke version.
+    """
     for name, pairs in parts.items():
         for side, language in enumerate(("en", "de")):
-            path = directory / f"{name}.{language}"
+            path, text = directory / f"{name}.{language}", "".join(f"{pair[side]}\n" for pair in pairs)
             if not path.exists():
-                write_text(path, "".join(f"{pair[side]}\n" for pair in pairs))
+                write_text(path, text)
+            elif path.read_bytes() != text.encode():
+                raise ConfigError(f"{path} holds other sentences; choose another --out")

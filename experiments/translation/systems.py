@@ -13,11 +13,12 @@ import numpy as np
 import jaxformer
 from experiments import command
 from experiments.translation import verify
-from jaxformer.config import changed
+from jaxformer.config import changed, comparable, difference
 from jaxformer.data.sources import locate, read_lines
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.resampling import interval
 from jaxformer.files import write_text
+from jaxformer.tasks import registry
 from jaxformer.tasks.translation import TranslationConfig, Translator
 from jaxformer.training.phase_timer import total_seconds
 
@@ -122,16 +123,20 @@ def _train_both_directions(config: TranslationConfig, run: pathlib.Path, last: i
     the source language, which differ little; the training that starts here has those of each language.
 
     Raises:
+      ConfigError: the folder holds a start of other settings.
       Stopped: the time was up.
     """
-    if (run / "average").exists():
-        return
     files = {side: run.parent / f"both.{side}" for side in ("source", "target")}
+    both = changed(config, {"data": {side: str(path.resolve()) for side, path in files.items()}})
+    if (run / "average").exists():
+        if (saved := comparable(registry.read_config(run))) != comparable(both):
+            found = difference(saved, comparable(both))
+            raise ConfigError(f"{run} is a start of other settings: {found}; choose another --out")
+        return
     lines = [read_lines(locate(getattr(config.data, side), config.data.directory)) for side in files]
     for path, texts in zip(files.values(), (lines[0] + lines[1], lines[1] + lines[0]), strict=True):
         write_text(path, "".join(f"{text}\n" for text in texts))
-    both = {side: str(path.resolve()) for side, path in files.items()}
-    command.train(changed(config, {"data": both}), run, end)
+    command.train(both, run, end)
     jaxformer.average(run, last=last)
 
 

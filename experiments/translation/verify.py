@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
+import shutil
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +16,7 @@ from experiments.translation import multi30k
 from jaxformer.config import changed, comparable, fingerprint, from_data, to_data
 from jaxformer.errors import DataError
 from jaxformer.files import write_text
+from jaxformer.tasks import registry
 from jaxformer.tasks.replay import replay
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.logging import read_log
@@ -26,6 +29,8 @@ BLEU = 0.3
 """The largest difference of a score there: rounding may change a few translations."""
 SAME = ("processor", "version", "jax")
 """The facts under which results are equal bit for bit."""
+PARTS = {"settings": str, "config": dict, "data": dict, "losses": list, "scores": dict, "facts": dict, "updates": int}
+"""The parts of a record that are read, and their types."""
 
 
 def evidence(run: pathlib.Path) -> dict[str, Any]:
@@ -41,7 +46,7 @@ def verify(path: pathlib.Path, directory: pathlib.Path) -> str:
     """Checks a record, and returns what was checked, as Markdown.
 
     The record alone is enough for all but the scores: they need the parameters, in the folder ``seed-N`` beside that of
-    the record.
+    the record. A training that began in both directions also needs its start, in ``start/seed-N`` there.
 
     Args:
       directory: the folder of multi30k, in place of the one that the run had.
@@ -49,26 +54,28 @@ def verify(path: pathlib.Path, directory: pathlib.Path) -> str:
     Raises:
       DataError: the file is not a record, or something in it does not hold; the message has the expected and the found.
     """
-    record = json.loads(path.read_text(encoding="utf-8"))
-    if missing := {"settings", "config", "data", "losses", "scores", "facts"} - set(record):
-        raise DataError(f"{path} must be a record with {', '.join(sorted(missing))}")
-    if not len(record["losses"]) >= min(STEPS, record["config"]["train"]["steps"]):
+    path = path.resolve()  # a bare name has its parameters in another folder, too
+    record = _read(path)
+    config, now, facts = from_data(TranslationConfig, record["config"]), command.facts(), record["facts"]
+    if not len(record["losses"]) >= min(STEPS, config.train.steps):
         raise DataError(f"{path} must have the losses of the first {STEPS} steps, got {len(record['losses'])}")
-    here, facts = command.facts(), record["facts"]
-    if facts["commit"].rstrip("+") != facts["commit"] or facts["commit"] != here["commit"]:
-        raise DataError(f"the record is of commit {facts['commit'] or 'unknown'}, this checkout is {here['commit']}")
-    config = from_data(TranslationConfig, record["config"])
+    if facts["commit"] != now["commit"] or not re.fullmatch("[0-9a-f]+", facts["commit"]):
+        names = [commit or "unknown" for commit in (facts["commit"], now["commit"])]
+        raise DataError(f"the record is of commit {names[0]}, this checkout is {names[1]}")
     if fingerprint(config) != record["settings"]:
         raise DataError(
             f"settings must be the hash of the configuration, {fingerprint(config)}, got {record['settings']}"
         )
-    exact = all(facts[name] == here[name] for name in SAME)
-    how = "bit for bit" if exact else f"to {TOLERANCE:g}, because {_others(facts, here)}"
-    _check_losses(record, changed(config, {"data": {"directory": str(directory.resolve())}}), exact)
+    exact = all(facts[name] == now[name] for name in SAME)
+    how = "bit for bit" if exact else f"to {TOLERANCE:g}, because {_others(facts, now)}"
     run = path.parent.parent / path.stem
+    start, here = run.parent / "start" / run.name, changed(config, {"data": {"directory": str(directory.resolve())}})
+    if config.init_from and start.exists():  # the folder may have been moved
+        here = changed(here, {"init_from": f"{start}:average"})
+    _check_losses(record, here, exact)
     scored = "not checked, because the parameters are not here"
     if (run / "average").exists():
-        _check_scores(record["scores"]["validation"], run, directory, exact)
+        _check_scores(record["scores"].get("validation", []), run, directory, exact)
         scored = "of the validation set computed again" + (", equal" if exact else f", within {BLEU}")
     published = multi30k.published()
     same = (config.model, config.data.vocab_size) == (published.model, published.data.vocab_size)
@@ -78,16 +85,35 @@ def verify(path: pathlib.Path, directory: pathlib.Path) -> str:
     return "\n".join([*lines, f"- scores: {scored}", ""])
 
 
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    """Returns a record whose parts are of the right types."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} must be a record, got what is no JSON: {error}") from error
+    given = record if isinstance(record, dict) else {}
+    if missing := [name for name, kind in sorted(PARTS.items()) if not isinstance(given.get(name), kind)]:
+        raise DataError(f"{path} must be a record with {', '.join(missing)}")
+    if not {"commit", *SAME} <= given["facts"].keys() or not {float}.issuperset(map(type, given["losses"])):
+        raise DataError(f"{path} must have numbers as losses, and facts with commit, {', '.join(SAME)}")
+    return given
+
+
 def _others(facts: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} was {facts[name]}, is {here[name]}" for name in SAME if facts[name] != here[name])
 
 
 def _check_losses(record: Mapping[str, Any], config: TranslationConfig, exact: bool) -> None:
-    """Trains the first steps again, from the record alone."""
+    """Trains the first steps again, from the record and, if the training had one, its start."""
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder)
         entries = [{"step": step, "loss": loss} for step, loss in enumerate(record["losses"], 1)]
         saved = {"task": config.task, "config": to_data(config)}
+        if config.init_from:
+            start, _ = registry.split_init(config.init_from)
+            for name in registry.task_of(config).vocabulary_files:  # as a training begins
+                if (start / name).exists():
+                    shutil.copyfile(start / name, run / name)
         write_text(run / "config.json", json.dumps(saved))
         write_text(run / "provenance.json", json.dumps({"data": record["data"]}))
         write_text(run / "log.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in entries))
@@ -101,6 +127,8 @@ def _check_scores(expected: list[dict[str, Any]], run: pathlib.Path, directory: 
     """Scores the average on the validation set again; the test set is scored once, for the record."""
     average = jaxformer.load(run, checkpoint="average")
     (found,) = jaxformer.evaluate(run, average, split="validation", data_dir=directory).values()
+    if len(expected) != len(found):
+        raise DataError(f"the validation set must have {len(found)} scores, got {len(expected)}")
     for old, new in zip(expected, found, strict=True):
         if old["name"] != new.name or not abs(old["value"] - new.value) <= (0 if exact else BLEU):
             raise DataError(f"{new.name} of the validation set must be {new.value}, got {old['value']}")

@@ -67,7 +67,7 @@ def gradients(query: Any, key: Any, value: Any, upstream: Any, **options: Any) -
     _, weights = attention(query, key, value, **options)
     kept, rate, score = options.get("kept"), options.get("rate", 0.0), options.get("score")
     mixed = np.broadcast_to(1.0 if kept is None else np.asarray(kept) / (1 - rate), weights.shape)
-    scale = options.get("scale") or query.shape[-1] ** -0.5
+    scale = query.shape[-1] ** -0.5 if options.get("scale") is None else options["scale"]
     d_query, d_key, d_value, d_bias = (np.zeros_like(x) for x in (query, key, value, weights))
     group = query.shape[2] // key.shape[2]
     for b, n in np.ndindex(*weights.shape[:2]):

@@ -53,7 +53,8 @@ def read_without(pairs: Pairs, texts: Set[str], *, cache: pathlib.Path | None) -
     """
     if cache is None or not texts or not isinstance(pairs, FilePairs) or not pairs.files.are_large:
         return without(pairs, texts)
-    folder = cache / f"pairs-{short_digest([pairs.fingerprint, *sorted(texts)])}"
+    lines = repr((pairs.ends, zlib.crc32(pairs.codes)))  # the same pairs may be in other lines
+    folder = cache / f"pairs-{short_digest([pairs.fingerprint, lines, repr(sorted(texts))])}"
     (rest,) = _read_once(folder, pairs.files, pairs.state, 0, lambda: [without(pairs, texts)])
     return rest
 
@@ -95,7 +96,7 @@ def _digest(files: PairFiles) -> str:
     paths = list(dict.fromkeys(path for paths in files.files for path in paths))
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         digests = dict(zip(paths, pool.map(_digest_of, paths), strict=True))
-    return " ".join(digests[path] for paths in files.files for path in paths)
+    return "\n".join(" ".join(digests[path] for path in paths) for paths in files.files)
 
 
 def _digest_of(path: pathlib.Path) -> str:

@@ -137,6 +137,8 @@ def cached_sequences(
         try:
             return _kept(folder, names, typed, num_sequences, dtype)
         except OSError as error:
+            if found := kept_sequences(cache, key, names, num_sequences):
+                return found  # another process was first, and has removed what they are made of
             logger.warning("tokens cannot be kept in %s (%s), and are held in memory", folder, error.strerror)
     empty = Ragged(np.zeros(0, dtype), np.zeros(1, np.int64))
     return {name: Ragged.concatenate(list(typed(name)) or [empty]) for name in names}

@@ -44,6 +44,9 @@ from jaxformer.tokenizers.moses import two_letters
 MOST_THREADS = 8
 """The largest number of batches that are searched at once: each has its own caches."""
 
+_TRACED = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64", "jax_threefry_partitionable")
+"""The settings of JAX that a compiled program depends on."""
+
 _SIZES = tuple(2**i for i in range(4, 20))
 """The padded lengths of candidates in characters or words: one program is compiled for each that occurs."""
 
@@ -78,6 +81,9 @@ class TextPredictor:
 
     __repr__ = brief_with_methods
     _repr_html_ = as_html
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"programs": {}}  # nothing can copy or pickle a program
 
     def ensemble_with(self, others: Sequence[Self]) -> Self:
         """Returns an ensemble of this model and others; any of them may be an ensemble.
@@ -156,7 +162,8 @@ class TextPredictor:
         given = (self._weights, batch, key)
         if jax.config.jax_disable_jit:  # of this thread, the only one then
             return functools.partial(search, options, self.placement, *given)
-        kind = (options, *(x.shape for x in jax.tree.leaves(batch)))
+        traced_with = (getattr(jax.config, name, None) for name in _TRACED)  # a version of JAX may lack some
+        kind = (options, *(x.shape for x in jax.tree.leaves(batch)), *traced_with)
         if kind not in self.programs:
             self.programs[kind] = search.lower(options, self.placement, *given).compile()
         return functools.partial(self.programs[kind], *given)

@@ -97,7 +97,7 @@ def prove(whole: Any, small: Any, tokens: np.ndarray, lines: Sequence[str]) -> P
     worst, ties, removed = 0.0, 0, 0
     for line, theirs, ours in zip(lines, old, new, strict=True):
         difference, num_ties, num_removed = compare(kind, whole, small, tokens, line, theirs, ours)
-        worst, removed = max(worst, difference), removed + bool(num_removed)
+        worst, removed = float(np.maximum(worst, difference)), removed + bool(num_removed)  # NaN stays
         ties += bool(num_ties) and not num_removed
     if not worst < TOLERANCE:
         raise DataError(f"logits of the trimmed run differ by {worst:.1e} of the largest, not less than {TOLERANCE}")

@@ -19,3 +19,11 @@ def test_gradients_are_finite_differences():
         moved = [[x + sign * step if i == j else x for j, x in enumerate(point)] for sign in (1, -1)]
         rise = (loss(*moved[0]) - loss(*moved[1])) / 2
         np.testing.assert_allclose(np.sum(gradient * step), rise, rtol=1e-6)
+
+
+def test_a_scale_of_0_is_one():
+    ones, keys = np.ones((1, 3, 1, 4)), np.arange(12.0).reshape(1, 3, 1, 4)
+    d_query, d_key, d_value, _ = oracle.gradients(ones, keys, keys, ones, scale=0.0)
+    assert not d_query.any()
+    assert not d_key.any()
+    np.testing.assert_allclose(d_value, 1)

@@ -53,6 +53,30 @@ def test_pairs_that_are_left_out_are_found_once(files, tmp_path, monkeypatch):
         read_without(kept, {"s3 é"}, cache=tmp_path / "c")
 
 
+def test_the_same_pairs_in_other_lines(tmp_path, monkeypatch):
+    """A blank line has moved, or is gone: what is known of one file holds for no other."""
+    monkeypatch.setattr(pairs, "LARGE", 1)
+    for lines in (["a\tA", "", "b\tB", "c\tC"], ["a\tA", "b\tB", "", "c\tC"], ["a\tA", "b\tB", "c\tC"]):
+        (tmp_path / "table").write_text("\n".join(lines))
+        (kept,) = read_split(PairFiles(((tmp_path / "table",),)), held_out=0, parts=0, cache=tmp_path / "c")
+        assert read_without(kept, {"c"}, cache=tmp_path / "c").load().source == ("a", "b")
+
+
+def test_texts_that_are_left_out_are_told_apart(files, tmp_path):
+    train, *_ = read_split(files, held_out=5, parts=1, cache=tmp_path / "c")
+    for texts in ({"s3 é", "t8 é"}, {"s3 ét8 é"}):
+        assert facts([read_without(train, texts, cache=tmp_path / "c")]) == facts([without(train, texts)])
+
+
+def test_two_tables_are_not_two_sides(files, tmp_path):
+    (paths,) = files.files
+    for path in paths:
+        path.write_text("".join(f"{path.name}{i}\tx\n" for i in range(60)))
+    for own, number in ((files, 60), (PairFiles(tuple((path,) for path in paths)), 120)):
+        (kept,) = read_split(own, held_out=0, parts=0, cache=tmp_path / "c")
+        assert len(kept.load()) == number
+
+
 @pytest.mark.parametrize("name", ["facts.json", "codes.npy"])
 @pytest.mark.parametrize("place", [-2, None])
 def test_damage_is_noticed(files, tmp_path, caplog, name, place):

@@ -193,3 +193,20 @@ def test_memory_is_bounded(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer")
     result = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True)
     assert 20e6 < int(result.stdout) < 200e6
+
+
+@pytest.mark.usefixtures("small_units")
+def test_another_run_joins_the_units_first(tokenizer, tmp_path, monkeypatch, caplog, expected):
+    """It removes them while this one reads them, and has kept the same arrays."""
+    blocks = units.Units.blocks
+
+    def late(self, side):
+        monkeypatch.setattr(units.Units, "blocks", blocks)
+        prepare(CORPUS, tokenizer, tmp_path / "new")  # by the other run
+        return blocks(self, side)
+
+    monkeypatch.setattr(units.Units, "blocks", late)
+    found = prepare(CORPUS, tokenizer, tmp_path / "new")
+    assert isinstance(found.source[0].tokens.base, np.memmap)
+    assert contents(tmp_path / "new") == expected
+    assert not caplog.text

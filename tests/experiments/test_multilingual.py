@@ -27,6 +27,15 @@ def test_models_have_the_same_updates_a_direction(tmp_path):
         config.check()
 
 
+def test_a_call_that_finds_nothing_leaves_the_report(tmp_path, capsys):
+    (tmp_path / "report.md").write_text("| BLEU | own model |")
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "en-de.json").write_text('{"settings": "of another call"}')
+    assert command.main(["--data-dir", str(tmp_path), "--out", str(tmp_path), "--cases", "en-de"]) == 2
+    assert "en-de.json must be a result of these settings" in capsys.readouterr().err
+    assert (tmp_path / "report.md").read_text() == "| BLEU | own model |"
+
+
 @pytest.mark.full
 def test_the_smoke_version_resumes(tmp_path, capsys):
     arguments = ["--smoke", "--out", str(tmp_path), "--cases", "en-de", "four"]

@@ -10,7 +10,7 @@ import jaxformer
 from experiments.small_translator import __main__ as command
 from experiments.small_translator import corpus
 from jaxformer import interop
-from jaxformer.errors import DataError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import pretrained
 from tests.experiments.smoke import check_resumes
 
@@ -47,6 +47,15 @@ def test_a_line_that_is_no_pair_is_refused(tmp_path):
     path.write_text("Hi.\tHallo!\nRun!\n")
     with pytest.raises(DataError, match="line 2: it must have two columns with text, got 1"):
         corpus.read_pairs(path)
+
+
+def test_data_of_other_pairs_are_refused(tmp_path):
+    """As those of a smoke version that was stopped: they would be trained on, and published as Tatoeba's."""
+    parts = corpus.split(PAIRS, {"test": 30})
+    corpus.write_parts(parts, tmp_path)
+    corpus.write_parts(parts, tmp_path)
+    with pytest.raises(ConfigError, match=r"train\.en holds other sentences; choose another --out"):
+        corpus.write_parts(corpus.split(PAIRS[:500], {"test": 30}), tmp_path)
 
 
 @pytest.mark.full

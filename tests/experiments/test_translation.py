@@ -9,7 +9,7 @@ import pytest
 
 from experiments.translation import __main__ as command
 from experiments.translation import multi30k, picture, systems, verify
-from jaxformer.config import comparable, fingerprint
+from jaxformer.config import changed, comparable, fingerprint, to_data
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.files import write_text
 from tests.experiments.smoke import check_resumes
@@ -81,6 +81,19 @@ def test_an_average_of_other_checkpoints_is_refused(tmp_path, monkeypatch):
         systems.trained(multi30k.en_de(), tmp_path, 5, 0.0)
 
 
+def test_a_start_of_other_settings_is_refused(tmp_path):
+    """Of a call that was stopped between both trainings, before there was a record."""
+    config, run = multi30k.muon(), tmp_path / "start" / "seed-0"
+    (run / "average").mkdir(parents=True)
+    files = {side: str(tmp_path / "start" / f"both.{side}") for side in ("source", "target")}
+    saved = {"task": config.task, "config": to_data(changed(config, {"data": files}))}
+    write_text(run / "config.json", json.dumps(saved))
+    systems._train_both_directions(config, run, 10, 0.0)
+    other = changed(config, {"train": {"steps": 2000}})
+    with pytest.raises(ConfigError, match=r"a start of other settings: train.steps was 3000, now 2000; choose another"):
+        systems._train_both_directions(other, run, 10, 0.0)
+
+
 def test_an_ensemble_of_other_runs_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(systems.command, "record", lambda path, config, make: {"runs": ["plain/seed-0"]})
     with pytest.raises(ConfigError, match=r"an ensemble of plain/seed-0, not of plain/seed-1"):
@@ -100,7 +113,9 @@ def test_a_configuration_without_a_version_for_accelerators(tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys):
+def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys, monkeypatch):
+    """Its tokens and parameters are those of the training after it, and of the check of that one's record."""
+    monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
     arguments = ["--smoke", "--out", str(tmp_path), "--average", "2", "--methods", "bidirectional-simcut"]
     out = tmp_path / "bidirectional-simcut"
     assert command.main(arguments) == 0
@@ -119,6 +134,10 @@ def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys):
     assert configs[1]["init_from"] == f"{out / 'start' / 'seed-0'}:average"
     found = json.loads((out / "records" / "seed-0.json").read_text())
     assert (found["method"], found["updates"]) == ("bidirectional-simcut", 12)
+    out = out.rename(tmp_path / "moved")
+    checked = verify.verify(out / "records" / "seed-0.json", tmp_path / "data")
+    assert "- the first 6 losses: equal bit for bit" in checked
+    assert "- scores: of the validation set computed again, equal" in checked
 
 
 FACTS = {"date": "2026-01-01", "processor": "X, 2 cores", "version": "1", "jax": "1", "commit": "a1b2c3d"}
@@ -127,6 +146,9 @@ UNTRAINED = {
     "no scores": ({"scores": None}, "must be a record with scores"),
     "another commit": ({"facts": FACTS | {"commit": "fffffff"}}, "is of commit fffffff, this checkout is a1b2c3d"),
     "changed files": ({"facts": FACTS | {"commit": "a1b2c3d+"}}, r"is of commit a1b2c3d\+, this checkout is a1b2c3d"),
+    "no commit": ({"facts": FACTS | {"commit": ""}}, "is of commit unknown, this checkout is a1b2c3d"),
+    "no processor": ({"facts": {"commit": "a1b2c3d"}}, "facts with commit, processor, version, jax"),
+    "a text": ({"losses": None, "data": "x"}, "must be a record with data"),
     "fewer updates": ({"config": {"train": {"steps": 2000}}}, "settings must be the hash of the configuration"),
 }
 TAMPERED = {
@@ -158,12 +180,47 @@ def tampered(record, path, *, losses=None, scores=0.0, config=None, **changes):
 def test_a_record_is_refused_before_anything_is_trained(what, tmp_path, monkeypatch, capsys):
     config, (changes, message) = multi30k.muon(), UNTRAINED[what]
     settings = {"settings": fingerprint(config), "config": comparable(config)}
-    whole = {**settings, "data": {}, "losses": [9.0] * 20, "scores": {}, "facts": FACTS}
+    whole = {**settings, "updates": 3000, "data": {}, "losses": [9.0] * 20, "scores": {}, "facts": FACTS}
     changes = {name: 0 if change == [] else change for name, change in changes.items()}
     path = tampered(whole, tmp_path / "records" / "seed-0.json", **changes)
     monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
     assert command.main(["--verify", str(path), "--out", str(tmp_path / "out")]) == DataError.exit_code
     assert re.search(message, capsys.readouterr().err.replace("\n", " "))
+
+
+@pytest.mark.parametrize("text", ["{", "3", '["losses"]', "[" * 100_000])
+def test_a_file_without_a_record_is_one_line(text, tmp_path, capsys):
+    write_text(tmp_path / "seed-0.json", text)
+    arguments = ["--verify", str(tmp_path / "seed-0.json"), "--out", str(tmp_path / "out")]
+    assert command.main(arguments) == DataError.exit_code
+    assert re.fullmatch(r"error: .*seed-0\.json must be a record.*\n", capsys.readouterr().err)
+
+
+def test_two_unknown_commits_are_not_the_same(tmp_path, monkeypatch):
+    """As outside of a repository, where both are empty."""
+    config, facts = multi30k.muon(), FACTS | {"commit": ""}
+    record = {"settings": fingerprint(config), "config": comparable(config), "data": {}, "losses": [9.0] * 20}
+    path = tampered(record | {"updates": 3000, "scores": {}, "facts": facts}, tmp_path / "seed-0.json")
+    monkeypatch.setattr(verify.command, "facts", lambda: facts)
+    with pytest.raises(DataError, match="the record is of commit unknown, this checkout is unknown"):
+        verify.verify(path, tmp_path)
+
+
+def test_a_record_by_its_bare_name_has_its_folders(tmp_path, monkeypatch):
+    """The parameters, and the start in both directions, also of a folder that was moved."""
+    config = changed(multi30k.muon(), {"init_from": "/elsewhere/start/seed-0:average"})
+    record = {"settings": fingerprint(config), "config": comparable(config), "data": {}, "losses": [9.0] * 20}
+    record |= {"updates": 6000, "scores": {"validation": []}, "facts": FACTS}
+    tampered(record, tmp_path / "records" / "seed-0.json")
+    for name in ("seed-0/average", "start/seed-0"):
+        (tmp_path / name).mkdir(parents=True)
+    seen = []
+    monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
+    monkeypatch.setattr(verify, "_check_losses", lambda record, config, exact: seen.append(config.init_from))
+    monkeypatch.setattr(verify, "_check_scores", lambda scores, run, directory, exact: seen.append(run))
+    monkeypatch.chdir(tmp_path / "records")
+    verify.verify(pathlib.Path("seed-0.json"), tmp_path)
+    assert seen == [f"{tmp_path / 'start' / 'seed-0'}:average", tmp_path / "seed-0"]
 
 
 @pytest.fixture(scope="module")

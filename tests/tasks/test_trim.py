@@ -313,3 +313,14 @@ def test_bad_input(trimmed, tmp_path, capsys):
         assert main.main(["trim", *words]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_logits_of_nan_prove_nothing(monkeypatch):
+    """Of a run that has diverged: `max` would drop them."""
+    special = types.SimpleNamespace(eos=0)
+    one = types.SimpleNamespace(params={}, tokenizer=types.SimpleNamespace(special=special))
+    kind = trim_proof.Kind("classes", lambda *_: np.array([[np.nan, 1.0]]), has_classes=True)
+    monkeypatch.setitem(trim_proof._KINDS, types.SimpleNamespace, kind)
+    monkeypatch.setattr(trim_proof, "same_rows", lambda *_: ())
+    with pytest.raises(DataError, match="logits of the trimmed run differ by nan of the largest"):
+        trim_proof.prove(one, one, np.arange(2), ["a", "b"])

@@ -1,5 +1,6 @@
 """Properties of a translator that need no training."""
 
+import copy
 import dataclasses
 import functools
 import math
@@ -268,6 +269,21 @@ def test_programs_are_few_and_counted(monkeypatch):
     for number in (1, 2, 3, 4, 5, 9, 16):
         one.translate(SENTENCES[:1] * number)
     assert sorted(rows for _, (rows, _), *_ in one.programs) == [1, 4, 16]
+
+
+def test_a_kept_program_is_of_the_precision_that_is_set():
+    one = translator()
+    one.translate(SENTENCES[:1])
+    with jax.default_matmul_precision("highest"):
+        one.translate(SENTENCES[:1])
+    assert ["operand_precision={highest" in program.as_text() for program in one.programs.values()] == [False, True]
+
+
+def test_a_translator_that_has_compiled_programs_can_be_copied():
+    one = translator()
+    expected, other = one.translate(SENTENCES[:1]), copy.deepcopy(one)
+    assert not other.programs
+    assert other.translate(SENTENCES[:1]) == expected
 
 
 @pytest.mark.full
