@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pathlib
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from experiments.translation import multi30k
 from jaxformer.config import changed, comparable, fingerprint, from_data, to_data
 from jaxformer.errors import DataError
 from jaxformer.files import write_text
-from jaxformer.tasks import registry
+from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.replay import replay
 from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.logging import read_log
@@ -111,9 +110,7 @@ def _check_losses(record: Mapping[str, Any], config: TranslationConfig, exact: b
         saved = {"task": config.task, "config": to_data(config)}
         if config.init_from:
             start, _ = registry.split_init(config.init_from)
-            for name in registry.task_of(config).vocabulary_files:  # as a training begins
-                if (start / name).exists():
-                    shutil.copyfile(start / name, run / name)
+            rundir.copy_files(start, run, registry.task_of(config).vocabulary_files)  # as a training begins
         write_text(run / "config.json", json.dumps(saved))
         write_text(run / "provenance.json", json.dumps({"data": record["data"]}))
         write_text(run / "log.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in entries))

@@ -62,9 +62,7 @@ def replay(run: pathlib.Path, *, steps: int, attention: Any = None) -> Iterator[
     rundir.check_data(run, corpus.fingerprints)
     with tempfile.TemporaryDirectory() as folder, ending(lambda: shutil.rmtree(folder, ignore_errors=True)):
         out = pathlib.Path(folder)
-        for name in task.vocabulary_files:
-            if (run / name).exists():
-                shutil.copyfile(run / name, out / name)
+        rundir.copy_files(run, out, task.vocabulary_files)
         data = task.prepare(config, corpus, out)
         setup = make_training_setup(task, config, data.vocabulary.vocab_size, placement, own and own.attention)
         state, step = first_state(config, setup, out, lambda text: None), setup.step()

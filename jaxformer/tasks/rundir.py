@@ -165,6 +165,13 @@ def claim(out: pathlib.Path, task: str, config: TaskConfig, vocabulary_files: It
     write_config(out, task, config)
 
 
+def copy_files(source: pathlib.Path, out: pathlib.Path, names: Iterable[str]) -> None:
+    """Copies those of the files that the folder `source` has, such as a vocabulary."""
+    for name in names:
+        if (source / name).exists():
+            shutil.copyfile(source / name, out / name)
+
+
 def write_config(out: pathlib.Path, task: str, config: TaskConfig) -> None:
     """Writes config.json."""
     saved = {"format": FORMAT, "task": task, "config": to_data(config)}

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -230,9 +229,7 @@ def _claim(out: pathlib.Path, task: AnyTask, config: TaskConfig) -> None:
         rundir.claim(out, task.name, config, task.vocabulary_files)
         if config.init_from:
             source, _ = registry.split_init(config.init_from)
-            for name in (*task.vocabulary_files, rundir.GENERATION):
-                if (source / name).exists():
-                    shutil.copyfile(source / name, out / name)
+            rundir.copy_files(source, out, (*task.vocabulary_files, rundir.GENERATION))
 
 
 def _prepare(task: AnyTask, config: TaskConfig, corpus: Corpus, out: pathlib.Path, say: Say) -> Data:

@@ -209,8 +209,8 @@ def backward(
         # An empty row, and the gradient of its output, may hold NaN.
         query_block, dO = (jnp.where(nonempty, x, 0) for x in (query_block, dO))
         # On a CPU, XLA has a slow routine for products that sum over the first dimension of both factors, and none in
-        # bfloat16.  So one factor is transposed, once for all columns; the barrier keeps XLA from undoing it.
-        columns = tuple(_rows_of_group(x).swapaxes(2, 3) for x in (query_block, dO))  # [b, K, H, t]
+        # bfloat16. So one factor is transposed, once for all columns; the barrier keeps XLA from undoing it.
+        columns = tuple(_rows_of_group(x).swapaxes(2, 3) for x in (query_block, dO))  # [b, K, H, G t]
         columns = jax.lax.optimization_barrier(columns)
 
         def visit(column: Array, carry: tuple[Array, Array, Array, BiasGradients]):
