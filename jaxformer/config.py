@@ -84,7 +84,12 @@ def _chosen(choices: Mapping[str, type], data: object, path: str, default: str) 
     kind = settings.pop("kind", default)
     if not isinstance(kind, str) or kind not in choices:
         raise _not_one_of(choices, kind, path)
-    return None if choices[kind] is types.NoneType else from_data(choices[kind], settings, path=path)
+    if choices[kind] is not types.NoneType:
+        return from_data(choices[kind], settings, path=path)
+    if settings:
+        names = ", ".join(name for name in choices if name != kind)
+        raise ConfigError(f"{path} of kind 'none' has no setting {next(iter(settings))!r}; give its kind: {names}")
+    return None
 
 
 def changed(config: T, changes: Mapping[str, object]) -> T:

@@ -137,6 +137,8 @@ def read_examples(
         parts = [text.strip() for text in parts]
         if not all(parts):
             raise DataError(f"{path}, line {number}: the {'second text' if parts[0] else 'text'} is empty")
+        if len(parts) == 2 and any("\t" in text for text in parts):
+            raise DataError(f"{path}, line {number}: a text of a pair holds a tab")
         texts.append("\t".join(parts))
     if not texts:
         raise DataError(f"{path} holds no example")

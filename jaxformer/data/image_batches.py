@@ -172,7 +172,7 @@ def decode_all(
             threads = min(16, num_cores())
             yield from batches(chunk, stop=-(-len(images) // CHUNK), read_ahead=2 * threads, num_threads=threads)
 
-    size, version = "x".join(map(str, shape)), importlib.metadata.version("pillow")
+    size, version = "x".join(map(str, (*shape, *images.store.shape))), importlib.metadata.version("pillow")
     arrays = cached_sequences(
         cache,
         f"images-2-{images.fingerprint}-{size}-{resize}-{version}",  # 2 is the version of `decode`

@@ -67,10 +67,12 @@ class ImageStore:
     names: tuple[str, ...]
     """The name of each image below the store, in order; in an IDX file its number, from 1."""
     checksums: tuple[int, ...]
-    """The CRC-32 of each image's file or pixels."""
+    """The CRC-32 of each image's file, or of its pixels without their shape."""
     reading: Callable[[], contextlib.AbstractContextManager[Callable[[int], Image.Image]]]
     """Opens the store and yields a thread-safe function that decodes an image. It raises `DataError` with the path of
     the image."""
+    shape: tuple[int, ...] = ()
+    """The shape of each image in an IDX file, whose pixels are those of another image in another shape."""
 
 
 def _folder(path: pathlib.Path) -> ImageStore:
@@ -127,7 +129,7 @@ def _array(path: pathlib.Path) -> ImageStore:
         raise DataError(f"{path} must hold images [N, h, w] or [N, h, w, 3], got {list(array.shape)}")
     names = tuple(str(i + 1) for i in range(len(array)))
     reading = lambda: contextlib.nullcontext(lambda i: Image.fromarray(array[i]))
-    return ImageStore(str(path), names, tuple(map(zlib.crc32, array)), reading)
+    return ImageStore(str(path), names, tuple(map(zlib.crc32, array)), reading, array.shape[1:])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -320,9 +322,11 @@ def _walk(folder: pathlib.Path) -> Iterator[str]:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
 
     for root, folders, files in os.walk(folder, followlinks=True, onerror=fail):
-        new = {name: (pathlib.Path(root) / name).resolve() for name in sorted(folders)}
-        folders[:] = [name for name, place in new.items() if place not in seen]
-        seen |= set(new.values())
+        places = {name: pathlib.Path(root) / name for name in folders}
+        last = sorted(folders, key=lambda name: (places[name].is_symlink(), name), reverse=True)
+        new = {places[name].resolve(): name for name in last}  # of one folder's names, its own or the first link's
+        folders[:] = sorted(name for place, name in new.items() if place not in seen)
+        seen |= new.keys()
         names += [(pathlib.Path(root) / name).relative_to(folder).as_posix() for name in files]
     yield from sorted(filter(_is_image, names))
 

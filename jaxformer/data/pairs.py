@@ -54,6 +54,13 @@ class Pairs(abc.ABC):
     def load(self) -> Parallel:
         """Returns the pairs in memory."""
 
+    def check_unchanged(self) -> None:  # noqa: B027 - there is nothing to check of texts in memory
+        """Checks that what was read is still what `fingerprint` names; texts in memory always are.
+
+        Raises:
+          DataError: the files have changed.
+        """
+
     @property
     def num_lines(self) -> int:
         """The number of sentences on both sides."""
@@ -229,7 +236,10 @@ class FilePairs(Pairs):
             line += len(block[-1])
             if line <= len(self.codes):
                 yield block
-        if line != len(self.codes) or self.files.state() != self.state:
+        self.check_unchanged(line)
+
+    def check_unchanged(self, num_lines: int | None = None) -> None:
+        if self.files.state() != self.state or num_lines not in (None, len(self.codes)):
             raise DataError(f"{self.files} has changed since it was first read; start again")
 
     def load(self) -> Parallel:

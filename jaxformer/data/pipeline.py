@@ -135,7 +135,7 @@ def prepare_tokenizer(
     version = importlib.metadata.version("sentencepiece")
     if normalizer != TextNormalizer():
         version += f"-{short_digest([repr(normalizer), moses.version()])}"
-    version += f"-{'-'.join(languages)}" if languages else ""
+    version += f"-{short_digest(f'{language} ' for language in languages)}" if languages else ""
     if isinstance(text, Pairs) and num_sentences is not None and num_sentences < text.num_lines:
         version += f"-{num_sentences}"
     options = {"vocab_size": vocab_size, "normalizer": normalizer, "languages": languages}
@@ -247,9 +247,13 @@ def prepare_part(
         work.save()
     else:
         work.units.make(share)
-        if missing := len(work.units.missing()):
-            return missing
-        work.in_units(dataclasses.replace(share, part=0, parts=1))
+        missing = len(work.units.missing())
+        pathlib.Path(cache).mkdir(parents=True, exist_ok=True)
+        with locks.held(pathlib.Path(cache) / f"{work.key}.lock", waiting=lambda holder: None):
+            if work.find() is None:  # otherwise another process has joined them, and removed the units
+                if missing:
+                    return missing
+                work.in_units(dataclasses.replace(share, part=0, parts=1))
     if work.find() is None:
         raise OSError(errno.ENOSPC, "the tokens could not be kept", str(pathlib.Path(cache) / work.key))
     return 0

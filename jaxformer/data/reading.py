@@ -16,13 +16,12 @@ import numpy as np
 from jaxformer.data.distinct import without
 from jaxformer.data.pairs import FilePairs, PairFiles, Pairs, Parallel, read_pairs
 from jaxformer.data.sources import num_held_out, split_by_source
-from jaxformer.digests import short_digest
+from jaxformer.data.token_cache import DAMAGED
+from jaxformer.digests import sealed, short_digest, unsealed
 from jaxformer.errors import DataError
 from jaxformer.files import creating_folder, remove_abandoned, remove_folder
 
 logger = logging.getLogger(__name__)
-
-_DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, KeyError, TypeError, ValueError
 
 
 def read_split(files: PairFiles, *, held_out: float, parts: int, cache: pathlib.Path | None) -> list[Pairs]:
@@ -70,7 +69,7 @@ def _read_once(
     if os.path.lexists(folder):
         try:
             return _kept(folder, files, state, parts)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             logger.warning("%s is damaged (%s); reading the files again", folder, error)
             remove_folder(folder)
         except OSError as error:
@@ -121,16 +120,16 @@ def _keep(folder: pathlib.Path, pairs: Sequence[Pairs]) -> None:
     texts = [[part.source, part.target] for part in others if isinstance(part, Parallel)]
     with creating_folder(folder, replaceable=True) as temporary:
         np.save(temporary / "codes.npy", first.codes)
-        (temporary / "facts.json").write_text(json.dumps({**facts, "held_out": texts}), encoding="utf-8")
+        (temporary / "facts.json").write_bytes(sealed(json.dumps({**facts, "held_out": texts}).encode()))
 
 
 def _kept(folder: pathlib.Path, files: PairFiles, state: tuple[tuple[int, int], ...], parts: int) -> list[Pairs]:
     """Returns the pairs of a folder, checked.
 
     Raises:
-      OSError, or one of `_DAMAGED`: the folder cannot be read, or is damaged.
+      OSError, or one of `DAMAGED`: the folder cannot be read, or is damaged.
     """
-    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    facts = json.loads(unsealed((folder / "facts.json").read_bytes()))
     codes = np.load(folder / "codes.npy", mmap_mode="r").view(np.ndarray)
     if zlib.crc32(codes) != facts["crc"] or codes.dtype != np.uint8:
         raise ValueError("codes.npy has another checksum than when it was written")

@@ -88,10 +88,11 @@ def locate_all(names: str, directory: str = "") -> tuple[pathlib.Path, ...]:
             found.append(locate(name, directory))
             continue
         places = [local_path(directory)] + [local_path(os.environ.get("JAXFORMER_DATA", ""))] * (not directory)
-        matches = [sorted(glob.glob(str(place / local_path(name)))) for place in places]
+        pattern = str(local_path(name))
+        matches = [[place / path for path in sorted(glob.glob(pattern, root_dir=place))] for place in places]
         if not any(matches):
-            raise DataError(f"no file matches {places[0] / local_path(name)}")
-        found += map(pathlib.Path, next(filter(None, matches)))
+            raise DataError(f"no file matches {places[0] / pattern}")
+        found += next(filter(None, matches))
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ import logging
 import os
 import pathlib
 import tokenize
+import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO
@@ -33,8 +34,11 @@ CHUNK = 1 << 20
 _SHORT = 60_000
 """The largest number of tokens of a sequence whose length is kept in 16 bits; a few may be added."""
 
-_DAMAGED = FileNotFoundError, NotADirectoryError, EOFError, KeyError, TypeError, ValueError, tokenize.TokenError
-"""The errors of a damaged folder; numpy reads the header of an array as Python."""
+DAMAGED = (
+    *(FileNotFoundError, NotADirectoryError, EOFError, KeyError, TypeError, ValueError, RuntimeError),
+    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""The errors of a damaged file of a cache; numpy reads the header of an array as Python."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +169,7 @@ def kept_sequences(
     """Returns the arrays of a folder of `cached_sequences`; None without a sound one."""
     try:
         return _read(pathlib.Path(cache) / key, names, num_sequences)
-    except (OSError, *_DAMAGED):
+    except (OSError, *DAMAGED):
         return None
 
 
@@ -184,7 +188,7 @@ def _kept(
     if os.path.lexists(folder):
         try:
             return _read(folder, names, num_sequences)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             logger.warning("%s is damaged, or of an earlier version (%s); rebuilding it", folder, error)
             remove_folder(folder)
     remove_abandoned(folder.parent)
@@ -240,7 +244,7 @@ def _read(folder: pathlib.Path, names: Sequence[str], num_sequences: int) -> dic
     """Returns the arrays of a folder, checked against their checksums, `num_sequences` and their own offsets.
 
     Raises:
-      OSError, or one of `_DAMAGED`: the folder cannot be read, or is damaged.
+      OSError, or one of `DAMAGED`: the folder cannot be read, or is damaged.
     """
     arrays, checksums = {}, json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
     for name in names:

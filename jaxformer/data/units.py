@@ -18,15 +18,13 @@ import sys
 import tempfile
 import threading
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 
 from jaxformer.data.pairs import Pairs
-from jaxformer.data.token_cache import Ragged, token_dtype
+from jaxformer.data.token_cache import DAMAGED, Ragged, token_dtype
 from jaxformer.errors import DataError, JaxformerError
 from jaxformer.files import remove_folder, replacing
 from jaxformer.tokenizers.base import Tokenizer, encode_texts
@@ -38,8 +36,6 @@ UNIT = 1 << 14
 """The number of pairs in a unit."""
 
 SIDES: tuple[Side, Side] = ("source", "target")
-
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +164,7 @@ class Units:
                         raise ValueError(f"{side} has {len(lengths)} rows, not {rows}")
         except FileNotFoundError:
             return False
-        except (*_DAMAGED, OSError) as error:
+        except (*DAMAGED, OSError) as error:
             logger.warning("%s is damaged (%s); making it again", path, error)
             path.unlink(missing_ok=True)
             return False
@@ -192,6 +188,7 @@ class Units:
                 begin = end
                 if rows == UNIT:
                     if number in wanted:
+                        self.corpus.check_unchanged()  # this may be the last unit, and the rest is not read
                         yield number, waiting
                     if number == last:
                         return

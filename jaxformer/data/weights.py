@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from jaxformer.config import LATER, at_least
+from jaxformer.config import LARGEST_FLOAT, LATER, at_least
 from jaxformer.errors import ConfigError
 from jaxformer.reprs import brief
 
@@ -62,8 +62,8 @@ class WeightConfig:
             raise ValueError(f"reweighted {self.reweighted} needs a weight before it: set weight, for every corpus")
         changes = self._changes()
         for step, weight in changes:
-            if not 0 <= weight < math.inf:
-                raise ValueError(f"weight must be a finite number from 0, got {weight}")
+            if not 0 <= weight <= LARGEST_FLOAT:  # so that a sum of weights is finite
+                raise ValueError(f"weight must be from 0 and finite in float32, got {weight}")
             if not self.first_step <= step <= (self.last_step or math.inf):
                 last = f" to {self.last_step}" if self.last_step else ""
                 raise ValueError(

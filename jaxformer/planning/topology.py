@@ -116,7 +116,7 @@ def parse(name: str) -> Topology:
     """
     kind, _, shape = name.partition(":")
     kind = hardware.OTHER_NAMES.get(kind, kind)
-    valid = kind in SIZES and re.fullmatch(r"\d+(x\d+)+", shape)
+    valid = kind in SIZES and re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})+", shape)
     if not valid or shape.count("x") != SIZES[kind].shapes[0].count("x"):
         raise ConfigError(f"unknown topology {name!r}{_nearest(kind, shape)} (chips: {', '.join(SIZES)})")
     topology, largest = Topology(kind, tuple(map(int, shape.split("x")))), SIZES[kind].largest

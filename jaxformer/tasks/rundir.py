@@ -125,9 +125,15 @@ def check_trained(run: pathlib.Path) -> None:
 
 def check_config(out: pathlib.Path, saved: TaskConfig, config: TaskConfig) -> None:
     """Checks that a run to be resumed has this configuration, except for settings marked `PLACE` or `LATER`."""
-    if type(saved) is not type(config) or lasting(saved) != lasting(config):
-        text = difference(lasting(saved), lasting(config))
+    before, now = lasting(saved), lasting(config)
+    if type(saved) is not type(config) or _ordered(before) != _ordered(now):
+        text = difference(before, now) if before != now else "data.corpora has another order"
         raise ConfigError(f"{out} holds a run of another configuration: {text}")
+
+
+def _ordered(data: object) -> object:
+    """Returns plain data in which tables are lists, so that those of another order differ."""
+    return [(name, _ordered(value)) for name, value in data.items()] if isinstance(data, dict) else data
 
 
 def check_data(out: pathlib.Path, hashes: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -146,7 +147,8 @@ def total_seconds(starts: Sequence[StartTimes]) -> dict[Part, float]:
 
 def _has_times(start: object) -> TypeGuard[StartTimes]:
     seconds = start.get("seconds") if isinstance(start, dict) else None
-    return isinstance(seconds, dict) and all(isinstance(value, int | float) for value in seconds.values())
+    values = seconds.values() if isinstance(seconds, dict) else [None]
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
 def duration(seconds: float) -> str:

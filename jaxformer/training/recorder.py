@@ -107,6 +107,8 @@ class Recorder:
         if self._waiting is None:
             return
         step, self._waiting = self._waiting, None
+        if arrays := [f"{name} {list(x.shape)}" for name, x in step.metrics.items() if x.ndim]:
+            raise ValueError(f"training logs metrics that are scalars, got {', '.join(arrays)}")
         metrics = {name: float(value) for name, value in jax.device_get(step.metrics).items()}
         if self._ended is None:
             self._ended = self.timer.stepping()

@@ -24,6 +24,8 @@ Loss = Callable[[Tree, Tree, jax.Array], Sums | tuple[jax.Array, jax.Array]]
 All must be float32, so that devices reduce them together with the gradient; integers would be sent separately.
 """
 TrainStep = Callable[[TrainState, Tree], tuple[TrainState, Metrics]]
+OWN_METRICS = frozenset(("loss_sum", "count", "gradient_norm", "finite", "skipped", "learning_rate"))
+"""The names that metrics of a loss must not have."""
 
 
 def make_step(
@@ -196,6 +198,8 @@ def _checked_loss(loss: Loss) -> Callable[[Tree, Tree, jax.Array], tuple[jax.Arr
                 "loss(params, batch, key) must return (sum, count, metrics) or (sum, count): the sum over the batch "
                 f"and the number of what was summed, both scalars, and a dict of metrics; got {got}"
             )
+        if taken := sorted(OWN_METRICS & parts[2].keys()):
+            raise ValueError(f"the step itself reports {', '.join(taken)}; give the loss's metric another name")
         return parts[0], (jnp.asarray(parts[1]).astype(jnp.float32), dict(parts[2]))
 
     return checked
@@ -212,7 +216,7 @@ def _summed_gradient(loss: Loss, params: Tree, batch: Tree, key: jax.Array, num_
     if num_parts == 1:
         (total, (count, metrics)), grads = gradient(params, batch, key)
         return total, count, metrics, grads
-    sizes = {x.shape[0] for x in jax.tree.leaves(batch)}
+    sizes = {x.shape[0] if x.ndim else 1 for x in jax.tree.leaves(batch)}
     if any(size % num_parts for size in sizes):
         raise ConfigError(f"num_microbatches={num_parts} does not divide the batch's first dimension {sorted(sizes)}")
     # Part i takes every num_parts-th row from row i on, so that no row moves to another device of a mesh.

@@ -48,6 +48,7 @@ def test_formats(file, text, options, expected):
         ("x\ta\n", {"classes": tuple(map(str, range(5000)))}, r"is not one of the classes 0, 1, .* 19, \.\.\.$"),
         ("1\ta\n0\tb\tc\n", {}, r"data.txt, line 2: 3 columns, but line 1 has 2; a text must not contain '\\t'"),
         ("1,a\n0,b,c\n", {"separator": ","}, "data.txt, line 2: 3 columns, but line 1 has 2; .* contain ','"),
+        ("1,a,b\tc\n", {"separator": ",", "columns": (0, 1, 2)}, "data.txt, line 1: a text of a pair holds a tab"),
         ("\n\n", {}, "data.txt holds no example"),
         (":x a\n", {"separator": " ", "label_end": ":"}, "data.txt, line 1: the label is empty"),
     ],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data.image_batches import Augmentation, PlannedImages, decode_all, draws, image_plan
-from jaxformer.data.images import label_images, read_images
+from jaxformer.data.images import LabeledImages, label_images, read_images
 from jaxformer.errors import ConfigError, DataError
 from tests.data.pictures import picture, write_folder
 
@@ -143,6 +143,19 @@ def test_other_settings_have_other_cached_images(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0")
     decode_all(images, (6, 4, 3), cache, resize="fit")
     assert len(list(cache.iterdir())) == 3
+
+
+def test_pixels_of_another_shape_are_another_image(tmp_path):
+    """A file whose header was wrong holds the same bytes when it is right."""
+    header, found = bytes([0, 0, 8, 3]), []
+    for shape in ((2, 6, 4), (2, 4, 6)):
+        sizes = b"".join(size.to_bytes(4, "big") for size in shape)
+        (tmp_path / "images").write_bytes(header + sizes + bytes(range(48)))
+        images = LabeledImages(read_images(tmp_path / "images"), (0, 1), ("a", "b"))
+        both = [decode_all(images, (4, 4, 1), cache, resize="fit") for cache in (tmp_path / "cache", None)]
+        np.testing.assert_array_equal(*both)
+        found.append(images.fingerprint)
+    assert found[0] == found[1]
 
 
 def test_a_broken_image_is_named_and_nothing_is_cached(tmp_path):

@@ -176,6 +176,13 @@ def test_a_linked_folder_is_a_folder(tmp_path):
     assert label_images(read_images(tmp_path / "images")).labels == ("cat",)
 
 
+def test_a_folder_is_not_found_again_by_a_link_beside_it(tmp_path):
+    write_folder(tmp_path / "images" / "cat", ["a.png"])
+    for name in ("bird", "dog"):
+        (tmp_path / "images" / name).symlink_to("cat")
+    assert read_images(tmp_path / "images").names == ("cat/a.png",)
+
+
 def test_of_two_links_to_a_folder_the_first_by_name_is_followed(tmp_path, monkeypatch):
     """In any order in which the disk lists them."""
     write_folder(tmp_path / "elsewhere", ["a.png"])

@@ -71,6 +71,16 @@ def test_tokenizer_is_trained_once(tokenizer, tmp_path, monkeypatch):
     assert [t["vocab_size"] for t in trained] == [401, 400]
 
 
+def test_any_number_of_languages_has_a_file(tokenizer, tmp_path, monkeypatch):
+    """Their codes were in its name, which the disk refused; and those of two lists are not joined to one name."""
+    trained = []
+    monkeypatch.setattr(SubwordTokenizer, "train", lambda *given, **options: trained.append(options) or tokenizer)
+    for languages in ([f"l{i}" for i in range(200)], ["en", "fr"], ["en-fr"]):
+        for _ in range(2):
+            prepare_tokenizer(CORPUS, tmp_path, vocab_size=400, kind="unigram", languages=languages)
+    assert len(trained) == len(list(tmp_path.iterdir())) == 3
+
+
 def test_a_tokenizer_that_another_process_trains_is_awaited(tokenizer, tmp_path, monkeypatch):
     """It is read when the other has saved it, and not trained again."""
     trained, waited, holding = [], [], threading.Event()

@@ -1,5 +1,7 @@
 """What is known about the lines of large files is kept, and is the same when it is read."""
 
+import itertools
+
 import pytest
 
 from jaxformer.data import pairs, reading
@@ -75,6 +77,18 @@ def test_two_tables_are_not_two_sides(files, tmp_path):
     for own, number in ((files, 60), (PairFiles(tuple((path,) for path in paths)), 120)):
         (kept,) = read_split(own, held_out=0, parts=0, cache=tmp_path / "c")
         assert len(kept.load()) == number
+
+
+def test_any_flipped_bit_of_what_is_kept_is_noticed(files, tmp_path):
+    """Headers of arrays are read as Python, and a digit of a fingerprint would make other data of the same files."""
+    expected = [part.fingerprint for part in read_split(files, held_out=5, parts=2, cache=tmp_path / "c")]
+    for name in ("facts.json", "codes.npy"):
+        (path,) = (tmp_path / "c").glob(f"*/{name}")
+        content = path.read_bytes()
+        for place, bit in itertools.product(range(0, 128), (0, 2, 5)):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            found = read_split(files, held_out=5, parts=2, cache=tmp_path / "c")
+            assert [part.fingerprint for part in found] == expected
 
 
 @pytest.mark.parametrize("name", ["facts.json", "codes.npy"])

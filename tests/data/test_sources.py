@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import pathlib
 import random
 
 import numpy as np
@@ -113,6 +114,9 @@ def test_lists_and_patterns_of_files(tmp_path, monkeypatch):
     assert names("?.en") == ["a.en", "b.en"]
     assert names("c*.en,a.en") == [str(tmp_path / "data" / "c1.en"), str(tmp_path / "data" / "c2.en"), "a.en"]
     assert names("*.en", str(tmp_path / "data"))[0] == str(tmp_path / "data" / "c1.en")
+    (tmp_path / "[x]").mkdir()
+    (tmp_path / "[x]" / "a.en").touch()
+    assert names("*.en", "[x]") == [str(pathlib.Path("[x]") / "a.en")]
     with pytest.raises(DataError, match=r"no file matches d\*\.en"):
         names("a.en,d*.en")
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from jaxformer.data import pipeline, units
-from jaxformer.data.pairs import Parallel
+from jaxformer.data.pairs import PairFiles, Parallel, read_pairs
 from jaxformer.data.pipeline import prepare, prepare_part
-from jaxformer.data.units import Share
+from jaxformer.data.units import Share, Units
 from jaxformer.errors import DataError, JaxformerError
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.subwords import SubwordTokenizer
@@ -101,6 +101,56 @@ def test_a_unit_of_other_data_is_refused(tokenizer, tmp_path):
 
 
 @pytest.mark.usefixtures("small_units")
+def test_files_that_change_before_a_part_is_made_are_refused(tokenizer, tmp_path):
+    """Their tokens would be kept under the hash of the earlier text."""
+    write = lambda texts: [(tmp_path / side).write_text("\n".join(texts) + "\n") for side in ("s", "t")]
+    write([f"a{i}" for i in range(330)])
+    corpus = read_pairs(PairFiles(((tmp_path / "s", tmp_path / "t"),)))
+    assert corpus.fingerprint
+    write([f"b{i}" for i in range(330)])
+    for part in range(3):
+        with pytest.raises(DataError, match="has changed since it was first read; start again"):
+            prepare_part(corpus, tokenizer, tmp_path / "new", share=Share(part, 3))
+    assert not list(tmp_path.glob("new/*.units/*"))
+
+
+@pytest.mark.usefixtures("small_units")
+def test_two_parts_that_end_at_once_join_once(tokenizer, tmp_path, expected, monkeypatch):
+    """The other one may join all, and remove the units, after this one has found none missing."""
+    cache, missing, done = tmp_path / "new", Units.missing, []
+
+    def then_the_other_joins(work):
+        found = missing(work)
+        with monkeypatch.context() as patch:
+            patch.setattr(Units, "missing", missing)
+            prepare_part(CORPUS, tokenizer, cache, share=Share(1, 2))
+        return found
+
+    monkeypatch.setattr(Units, "missing", then_the_other_joins)
+    assert prepare_part(CORPUS, tokenizer, cache, share=Share(0, 2, progress=done.append)) == 0
+    assert len(done) == 3
+    assert contents(cache) == expected
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("is_array", [False, True])
+def test_a_file_that_is_no_unit_is_made_again(tokenizer, tmp_path, expected, is_array):
+    """An array, or an archive with a method or a flag that Python does not read."""
+    prepare_part(CORPUS, tokenizer, tmp_path / "new", share=Share(0, 2))
+    (folder,) = (tmp_path / "new").glob("*.units")
+    path = folder / "000000.npz"
+    if is_array:
+        np.save(path.with_suffix(".npy"), np.zeros(3))
+        path.with_suffix(".npy").rename(path)
+    else:
+        data = bytearray(path.read_bytes())
+        data[data.index(b"PK\x01\x02") + 8] |= 1  # "is encrypted"
+        path.write_bytes(data)
+    prepare(CORPUS, tokenizer, tmp_path / "new")
+    assert contents(tmp_path / "new") == expected
+
+
+@pytest.mark.usefixtures("small_units")
 def test_a_full_disk_loses_nothing(tokenizer, tmp_path, monkeypatch, caplog, expected):
     """A part ends with the error of the disk and keeps what is done; a training holds its tokens in memory."""
     write, cache = units.write_unit, tmp_path / "new"
@@ -167,7 +217,7 @@ from benchmarks.data_preparation import sampled
 from jaxformer.data.pairs import PairFiles, read_pairs
 from jaxformer.data.pipeline import prepare
 from jaxformer.data.sources import split_by_source
-from jaxformer.data.units import Share
+from jaxformer.data.units import Share, Units
 from jaxformer.tokenizers.loading import load_tokenizer
 import pathlib
 folder = pathlib.Path(sys.argv[1])

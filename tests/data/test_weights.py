@@ -34,9 +34,10 @@ ONE = WeightConfig(weight=1.0)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: WeightConfig(weight=-1.0), "weight must be a finite number from 0, got -1.0"),
-        (lambda: WeightConfig(weight=float("nan")), "weight must be a finite number from 0, got nan"),
-        (lambda: WeightConfig(weight=1.0, reweighted="9=-2"), "weight must be a finite number from 0, got -2.0"),
+        (lambda: WeightConfig(weight=-1.0), "weight must be from 0 and finite in float32, got -1.0"),
+        (lambda: WeightConfig(weight=float("nan")), "weight must be from 0 and finite in float32, got nan"),
+        (lambda: WeightConfig(weight=1.0, reweighted="9=-2"), "weight must be from 0 and finite in float32, got -2.0"),
+        (lambda: WeightConfig(weight=1.0, reweighted="9=1e308"), "finite in float32, got 1e.308"),
         (lambda: WeightConfig(weight=0.0), "weight 0 leaves the corpus unused at every step"),
         (lambda: WeightConfig(reweighted="9=2"), "reweighted 9=2 needs a weight before it"),
         (lambda: WeightConfig(weight=1.0, reweighted="9:2"), "must be STEP=WEIGHT with commas between, got '9:2'"),

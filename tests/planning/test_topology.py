@@ -28,6 +28,7 @@ def test_usual_names(name):
         ("v5p", "unknown topology 'v5p'; did you mean 'v5p:"),
         ("v5p:4x4x8;touch x", "unknown topology 'v5p:4x4x8;touch x'"),
         ("", "unknown topology ''"),
+        (f"v5e:{'9' * 5000}x1", "unknown topology 'v5e:999"),
         ("v6e:16x32", "512 chips, but a slice of v6e has 1 to 256; several slices are an axis of the mesh: slice=2"),
         ("v6e:0x4", "0 chips"),
         ("v5e:4x5", "must each be 1 or even, as a host has 2 x 2 chips, got 4x5; did you mean 'v5e:4x8'?"),

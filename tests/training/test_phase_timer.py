@@ -67,7 +67,10 @@ def test_times_are_saved_after_validations_and_saves(clock, tmp_path):
         }.get(part, [])
 
 
-@pytest.mark.parametrize("text", ["[{", "{}", "7", '[3, {"seconds": 1}, {"seconds": {"stepping": "long"}}]'])
+LONG = '[3, {"seconds": 1}, {"seconds": {"stepping": "long"}}, {"seconds": {"stepping": Infinity}}]'
+
+
+@pytest.mark.parametrize("text", ["[{", "{}", "7", LONG])
 def test_a_damaged_time_file_loses_only_earlier_sums(tmp_path, text):
     (tmp_path / "time.json").write_text(text)
     assert read_starts(tmp_path / "time.json") == []

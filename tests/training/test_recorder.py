@@ -151,6 +151,12 @@ def test_a_metric_with_the_name_of_a_logged_value_is_refused(name):
         training.fit(training.make_step(own, OPTIMIZER), new_state(), stream, config=settings(1))
 
 
+def test_a_metric_that_is_an_array_is_refused():
+    own: Any = lambda params, b, key: (*loss(params, b, key)[:2], {"parts": np.float32([7, 8])})
+    with pytest.raises(ValueError, match=r"training logs metrics that are scalars, got parts \[2\]"):
+        training.fit(training.make_step(own, OPTIMIZER), new_state(), stream, config=settings(1))
+
+
 def test_a_full_disk_leaves_no_bar_on_the_screen(tmp_path):
     """A bar hides the cursor of the terminal."""
     screen = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"})

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from jaxformer import models, pure, training
+from jaxformer.errors import ConfigError
 from jaxformer.training.phase_timer import PhaseTimer
 from jaxformer.training.step import OutOfMemoryError, Programs
 from tests.selection import first
@@ -84,6 +85,19 @@ def test_a_loss_of_another_form_is_refused(result, got):
     wrong = lambda p, b, key: result(*pair(p, b, key))
     with pytest.raises(ValueError, match=r"must return \(sum, count, metrics\) or \(sum, count\).*" + got):
         training.make_step(wrong, OPTIMIZER)(new_state(), batch(1))
+
+
+@pytest.mark.parametrize("name", ["skipped", "finite", "count"])
+def test_a_metric_with_the_name_of_one_of_the_step_is_refused(name):
+    """A metric `skipped` of a loss turned off the abort at a loss that is not finite."""
+    wrong = lambda p, b, key: (*pair(p, b, key), {name: np.float32(1)})
+    with pytest.raises(ValueError, match=f"the step itself reports {name}; give the loss's metric another name"):
+        training.make_step(wrong, OPTIMIZER)(new_state(), batch(1))
+
+
+def test_a_batch_with_a_scalar_is_not_split():
+    with pytest.raises(ConfigError, match=r"num_microbatches=2 does not divide the batch's first dimension \[1, "):
+        training.make_step(loss, OPTIMIZER, num_microbatches=2)(new_state(), {"x": batch(1), "scale": jnp.ones(())})
 
 
 def test_the_learning_rate_of_an_optimizer_without_a_count():

@@ -92,6 +92,13 @@ def test_a_corpus_whose_pairs_are_all_too_long_is_refused(config, corpora, tmp_p
         TASK.prepare(config, TASK.read(config), tmp_path)
 
 
+def test_a_run_keeps_the_order_of_its_corpora(run, config):
+    """Which is part of its data: the hashes would say that the data are others."""
+    turned = dict(reversed(config.data.corpora.items()))
+    with pytest.raises(ConfigError, match=r"another configuration: data\.corpora has another order"):
+        jaxformer.train(dataclasses.replace(config, data=dataclasses.replace(config.data, corpora=turned)), run)
+
+
 @pytest.mark.parametrize("tags", ["none", "source", "target", "both"])
 def test_tags_are_the_first_tokens_of_their_side(config, tmp_path, tags):
     config = changed(config, {"data": {"tags": tags, "num_segmentations": 0}})
