@@ -1,7 +1,8 @@
 """Measures what another process costs a training step: an idle one, one that takes turns with it, and a pause.
 
 Each situation is measured in every round. Beside the seconds of a step, the table has the processor time, the time that
-the process's threads waited for a core, and its page faults, from Linux's ``/proc``.
+the process's threads waited for a core, its page faults, and the processor time of all other programs, from Linux's
+``/proc``. Only where the last is near 0 do the seconds say something about a situation.
 
     python -m benchmarks.neighbor --torch-python PATH
     python -m benchmarks.neighbor --rounds 3 --out benchmarks/results/neighbor.json
@@ -60,31 +61,34 @@ def run(args: argparse.Namespace) -> None:
     for _ in command.rounds(args.rounds):
         add("alone again")
     ours.close()
-    print(f"{'':26s}{'seconds':>9s}{'to':>8s}{'ratio':>8s}{'processor':>11s}{'waited':>9s}{'faults':>9s}")
+    columns = f"{'processor':>11s}{'waited':>9s}{'faults':>9s}{'others':>9s}"
+    print(f"{'':26s}{'seconds':>9s}{'to':>8s}{'ratio':>8s}{columns}")
     median = lambda rows, key: statistics.median(row[key] for row in rows)
     base = median(found["alone"], "seconds")
     for name, rows in found.items():
         seconds, most = median(rows, "seconds"), max(row["seconds"] for row in rows)
         line = f"{name:26s}{seconds:9.3f}{most:8.3f}{seconds / base:8.2f}"
-        print(line + f"{median(rows, 'processor'):11.3f}{median(rows, 'waited'):9.3f}{median(rows, 'faults'):9.0f}")
+        line += f"{median(rows, 'processor'):11.3f}{median(rows, 'waited'):9.3f}{median(rows, 'faults'):9.0f}"
+        print(line + f"{median(rows, 'others'):9.3f}")
     command.write(args.out, {"processor": processor(), "pause": args.pause, "situations": found})
 
 
 def _step(side: Side) -> dict[str, float]:
     """Measures one step, and what its process waited for during it and the step before, which warms the caches."""
-    waited, faults = _waits(side.pid)
+    before = _waits(side.pid)
     side.round(1)
-    now = _waits(side.pid)
-    seconds, used = side.seconds[-1], side.processor[-1]
-    return {"seconds": seconds, "processor": used, "waited": now[0] - waited, "faults": now[1] - faults}
+    measured = {name: value - before[name] for name, value in _waits(side.pid).items()}
+    return {"seconds": side.seconds[-1], "processor": side.processor[-1], **measured}
 
 
-def _waits(pid: int) -> tuple[float, int]:
-    """Returns the seconds that the threads of a process have waited for a core, and its page faults."""
-    root = pathlib.Path("/proc", str(pid))
+def _waits(pid: int) -> dict[str, float]:
+    """Returns what a process has waited for a core in seconds, its page faults, and the seconds that others ran."""
+    root, tick = pathlib.Path("/proc", str(pid)), os.sysconf("SC_CLK_TCK")
     delays = [int((task / "schedstat").read_text().split()[1]) for task in (root / "task").iterdir()]
     fields = (root / "stat").read_text().rpartition(")")[2].split()
-    return sum(delays) / 1e9, int(fields[7]) + int(fields[9])
+    everything = sum(map(int, pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:4]))
+    others = (everything - int(fields[11]) - int(fields[12])) / tick
+    return {"waited": sum(delays) / 1e9, "faults": int(fields[7]) + int(fields[9]), "others": others}
 
 
 if __name__ == "__main__":
