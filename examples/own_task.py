@@ -129,7 +129,7 @@ class Truecaser:
     steps: tuple[int, ...]
 
     def restore(self, text: str) -> str:
-        """Returns a text with the capitals that the network finds; other letters become lower-case."""
+        """Returns a text with capitals where the network finds them; letters other than A to Z stay as they are."""
         lower = np.frombuffer(text.encode().lower(), np.uint8).astype(np.int32)
         letter = (lower >= ord("a")) & (lower <= ord("z"))
         capital = letter & np.asarray(self.net.apply(self.params, jnp.asarray(lower[None]))[0] > 0)

@@ -182,6 +182,18 @@ def trained(
     return record(out / "records" / f"{name}.json", config, make)
 
 
+def write_once(path: pathlib.Path, text: str) -> None:
+    """Writes a file of data; one that holds this text is left as it is.
+
+    Raises:
+      ConfigError: it holds another, as of the smoke version, and there may be trainings on it.
+    """
+    if not path.exists():
+        write_text(path, text)
+    elif path.read_bytes() != text.encode():
+        raise ConfigError(f"{path} holds other data; choose another --out")
+
+
 def write_results(path: pathlib.Path, results: Mapping[str, Any]) -> None:
     """Writes results as JSON."""
     write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")

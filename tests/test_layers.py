@@ -141,7 +141,8 @@ def test_functions_import_only_optional_dependencies():
 
 
 def test_one_file_renames_temporary_files():
-    # `jaxformer.files` writes whole or not at all for all others; training renames damaged checkpoints.
+    # `jaxformer.files` writes whole or not at all for all others; training renames damaged checkpoints, and files of
+    # weights, in a folder that is not complete, are named when their number is known.
     calls = {
         name(path): {dotted(node.func) for node in ast.walk(parse(path)) if isinstance(node, ast.Call)}
         for path in PACKAGE
@@ -149,7 +150,7 @@ def test_one_file_renames_temporary_files():
     renames = {
         path: {f for f in functions if f.endswith(("os.replace", ".rename"))} for path, functions in calls.items()
     }
-    allowed = {"jaxformer/files.py", "jaxformer/training/checkpoint.py"}
+    allowed = {"jaxformer/files.py", "jaxformer/training/checkpoint.py", "jaxformer/interop/tensors.py"}
     assert {path for path, functions in renames.items() if functions} == allowed
 
 

@@ -17,7 +17,6 @@ import importlib.util
 import itertools
 import json
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,7 +30,7 @@ from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import accuracy, matthews
 from jaxformer.files import remove_folder
-from jaxformer.tasks import registry
+from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.classification import TASK, ClassificationConfig
 from jaxformer.tasks.text import FILES as TOKENIZERS
 from jaxformer.training.logging import read_log
@@ -130,9 +129,8 @@ def do(
 def steps_per_epoch(config: ClassificationConfig, pretrained: pathlib.Path) -> int:
     """Returns the batches of one pass over the training data, in the tokens of the run it starts from."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in TOKENIZERS if config.init_from else ():
-            if (pretrained / name).exists():
-                shutil.copyfile(pretrained / name, pathlib.Path(folder) / name)
+        if config.init_from:
+            rundir.copy_files(pretrained, pathlib.Path(folder), TOKENIZERS)
         data = TASK.prepare(config, TASK.read(config), pathlib.Path(folder))
     return data.train.steps_per_epoch
 

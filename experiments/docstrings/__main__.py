@@ -25,7 +25,6 @@ from experiments.tables import interval, table
 from jaxformer.cli.evaluate import evaluate
 from jaxformer.config import changed
 from jaxformer.evaluation.scores import rouge
-from jaxformer.files import write_text
 from jaxformer.tasks import registry, sweep
 from jaxformer.tasks.config import TaskConfig
 
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
     """Writes the data, trains and scores each seed, and reports.
 
     Raises:
-      ConfigError: `--out` has a run of other settings, or of the data of another Python.
+      ConfigError: `--out` has a run of other settings, or the data of another Python or of the smoke version.
       Stopped: the time was up.
     """
     command.end_of_call(args.minutes)  # refuses a negative number
@@ -57,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
     if args.smoke:
         parts = {name: sorted(found, key=lambda pair: len(pair[0]))[:40] for name, found in parts.items()}
     for name, found in parts.items():
-        write_text(args.out / "data" / f"{name}.tsv", "".join(f"{body}\t{line}\n" for body, line in found))
+        text = "".join(f"{body}\t{line}\n" for body, line in found)
+        command.write_once(args.out / "data" / f"{name}.tsv", text)
 
     def configure(values: Mapping[str, str], path: pathlib.Path) -> TaskConfig:
         del path

@@ -17,6 +17,7 @@ import numpy as np
 from experiments.exposure.probes import Contrast
 from jaxformer.demo import Pair
 from jaxformer.functional import Tokens
+from jaxformer.tasks.batched import padded
 from jaxformer.tasks.translation import Translator
 
 BATCH = 64
@@ -59,30 +60,26 @@ def forced(
     found: list[tuple[np.ndarray, ...]] = [()] * len(labels)
     for begin in range(0, len(order), BATCH):
         rows = order[begin : begin + BATCH]
-        arrays = _padded([encoded[i] for i in rows], special.pad)
-        target = _padded([np.append(special.bos, told[i][:-1]) for i in rows], special.pad)
-        wanted = _padded([labels[i] for i in rows], special.pad)
-        valid = _padded([np.ones(len(encoded[i]), np.int32) for i in rows], 0) > 0
-        values = _views(translator.net, (special.pad, special.bos), translator.params, arrays, valid, target, wanted)
+        source = _padded([encoded[i] for i in rows], special.pad)
+        target = _padded([np.append(special.bos, told[i][:-1]) for i in rows], special.pad).ids
+        wanted = _padded([labels[i] for i in rows], special.pad).ids
+        values = _views(translator.net, (special.pad, special.bos), translator.params, source, target, wanted)
         for row, i in enumerate(rows):
             found[i] = tuple(np.asarray(x)[row, : len(labels[i])] for x in values)
         say(len(rows))
     return Forced(*(list(column) for column in zip(*found, strict=True)))
 
 
-def _padded(sequences: Sequence[np.ndarray], pad: int) -> np.ndarray:
+def _padded(sequences: Sequence[np.ndarray], pad: int) -> Tokens[np.ndarray]:
     """Returns ``[BATCH, T]`` with T a multiple of 16, so that few programs are compiled."""
     longest = max(map(len, sequences))
-    tokens = np.full((BATCH, longest + -longest % 16), pad, np.int32)
-    for row, ids in enumerate(sequences):
-        tokens[row, : len(ids)] = ids
-    return tokens
+    return padded(sequences, (BATCH, longest + -longest % 16), pad)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _views(net: Any, forbidden: tuple[int, ...], params: Any, source: Any, valid: Any, target: Any, labels: Any):
+def _views(net: Any, forbidden: tuple[int, ...], params: Any, source: Tokens, target: Any, labels: Any):
     """Returns the labels' log-probabilities, the most probable tokens, and the most probable other ones."""
-    log_probs = jax.nn.log_softmax(net.apply(params, Tokens(source, valid), target))
+    log_probs = jax.nn.log_softmax(net.apply(params, source, target))
     gained = jnp.take_along_axis(log_probs, labels[..., None], axis=-1)[..., 0]
     scores = log_probs.at[..., jnp.array(forbidden)].set(-jnp.inf)  # a search never chooses these
     others = jnp.where(jax.nn.one_hot(labels, scores.shape[-1], dtype=bool), -jnp.inf, scores)

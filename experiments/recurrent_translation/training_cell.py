@@ -15,6 +15,7 @@ from jaxformer import demo
 from jaxformer.files import write_text
 from jaxformer.inspection import attention_maps, plots
 from jaxformer.tasks.translation import TranslationConfig, Translator, alignment
+from jaxformer.training.logging import read_log
 
 OWN = "A man in a blue shirt is playing the guitar. Two dogs are running through the snow."
 """Sentences such as those of Multi30k, joined; not from it."""
@@ -30,10 +31,9 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
     """
     run = out / "runs" / cell.name
     clock = StepClock(out / "clocks" / f"{cell.name}.json")
-    command.train(config, run, end, hooks=[clock])
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    seconds = command.train(config, run, end, hooks=[clock])
+    log = read_log(run / "log.jsonl")
     curve = [(entry["step"], entry["validation_loss"]) for entry in log if "validation_loss" in entry]
-    starts = json.loads((run / "time.json").read_text())
     provenance = json.loads((run / "provenance.json").read_text())
     translator = jaxformer.load(run)
     assert isinstance(translator, Translator)
@@ -48,7 +48,7 @@ def run_cell(cell: Cell, config: TranslationConfig, out: pathlib.Path, scale: Sc
         "curve": curve,
         "loss": min(loss for _, loss in curve),
         "cpu seconds of a step": clock.median,
-        "minutes": round(sum(sum(start["seconds"].values()) for start in starts) / 60, 2),
+        "minutes": round(seconds / 60, 2),
         "date": provenance["starts"][-1]["date"],
         "commit": sorted({start["commit"] for start in provenance["starts"]}),
         "dirty": any(start["dirty"] for start in provenance["starts"]),

@@ -7,9 +7,9 @@ import pathlib
 import random
 from collections.abc import Iterable, Mapping
 
+from experiments import command
 from jaxformer.data.sources import read_lines
-from jaxformer.errors import ConfigError, DataError
-from jaxformer.files import write_text
+from jaxformer.errors import DataError
 
 TABLE = "tatoeba/eng-deu.tsv"
 HELD_OUT = {"val": 1500, "test": 3000}
@@ -67,8 +67,4 @@ def write_parts(parts: Mapping[str, list[tuple[str, str]]], directory: pathlib.P
     """
     for name, pairs in parts.items():
         for side, language in enumerate(("en", "de")):
-            path, text = directory / f"{name}.{language}", "".join(f"{pair[side]}\n" for pair in pairs)
-            if not path.exists():
-                write_text(path, text)
-            elif path.read_bytes() != text.encode():
-                raise ConfigError(f"{path} holds other sentences; choose another --out")
+            command.write_once(directory / f"{name}.{language}", "".join(f"{pair[side]}\n" for pair in pairs))

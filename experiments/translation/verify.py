@@ -65,6 +65,10 @@ def verify(path: pathlib.Path, directory: pathlib.Path) -> str:
         raise DataError(
             f"settings must be the hash of the configuration, {fingerprint(config)}, got {record['settings']}"
         )
+    started = registry.split_init(config.init_from)[0].parent.name == "start"  # in both directions, for as many updates
+    updates = config.train.steps * (2 if started else 1)
+    if record["updates"] != updates:
+        raise DataError(f"updates must be those of the configuration, {updates:,}, got {record['updates']:,}")
     exact = all(facts[name] == now[name] for name in SAME)
     how = "bit for bit" if exact else f"to {TOLERANCE:g}, because {_others(facts, now)}"
     run = path.parent.parent / path.stem
@@ -81,7 +85,8 @@ def verify(path: pathlib.Path, directory: pathlib.Path) -> str:
     size = "the published" if same else "another"
     lines = [f"{path.name}: {record['updates']:,} updates at {size} size, commit {facts['commit']}"]
     lines += [f"- configuration: {record['settings']}", f"- the first {len(record['losses'])} losses: equal {how}"]
-    return "\n".join([*lines, f"- scores: {scored}", ""])
+    lines.append(f"- scores: {scored}; those of the test set are as recorded, not checked")
+    return "\n".join([*lines, ""])
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
@@ -95,7 +100,16 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         raise DataError(f"{path} must be a record with {', '.join(missing)}")
     if not {"commit", *SAME} <= given["facts"].keys() or not {float}.issuperset(map(type, given["losses"])):
         raise DataError(f"{path} must have numbers as losses, and facts with commit, {', '.join(SAME)}")
+    if not _are_scores(given["scores"].get("validation", [])):
+        raise DataError(f"{path} must have a list of scores of the validation set, each with a name and a value")
     return given
+
+
+def _are_scores(found: object) -> bool:
+    def is_score(score: Any) -> bool:
+        return isinstance(score, dict) and isinstance(score.get("name"), str) and type(score.get("value")) is float
+
+    return isinstance(found, list) and all(map(is_score, found))
 
 
 def _others(facts: Mapping[str, Any], here: Mapping[str, Any]) -> str:

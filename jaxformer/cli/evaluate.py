@@ -97,6 +97,8 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
     used["ensemble"] = [str(run) for run in args.ensemble]
     if args.files:
         used["files"] = [str(file) for file in args.files]
+    direction = {name: code for name, code in (("to", args.to), ("from", args.from_)) if code}
+    used |= direction
     if config.attention:
         used["attention"] = own_attention.load(config.attention).text
     about = {name: [as_dict(score) for score in values] for name, values in scored.scores.items()}
@@ -107,6 +109,7 @@ def evaluate(args: Evaluate, settings: list[str]) -> int:
         for name, corpus_scores in scored.scores.items():
             print("\n  ".join(map(str, (name, *corpus_scores))))
     changes = _changes(config, configured(args, ())) + _attention(args)
+    changes += "".join(f"-{name}={_shown(code)}" for name, code in direction.items())
     what = f"file-{_shown(args.files[0].name)}{_contents(examples)}" if args.files else split
     name = f"{what}-{args.checkpoint}{_ensemble(args.ensemble)}{changes}"
     if examples:
@@ -192,7 +195,7 @@ def _inspect_command(args: Evaluate, settings: list[str], config: TaskConfig, co
     """Returns the command that shows the attention of an example of a corpus, whose text follows."""
     words = ["jaxformer", "inspect", str(args.run), "--html", "attention.html", "--checkpoint", args.checkpoint]
     source, target = args.from_, args.to
-    if config.task == "translation" and config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
+    if config.task == "translation" and corpus in config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
         source, target = config.data.languages(corpus)  # pyright: ignore[reportAttributeAccessIssue]
         source = source if config.data.tags == "both" else ""  # pyright: ignore[reportAttributeAccessIssue]
     for name, value in {"--attention": args.attention, "--to": target, "--from": source}.items():

@@ -146,15 +146,17 @@ def _check(args: Inspect, inputs: tuple[str, ...], settings: list[str]) -> None:
     searched = [*settings, *(name for name in beside if name == "--against-decode")]
     of_picture = [f"--{name}" for name in ("kind", "mean", "grid", "table", "out") if getattr(args, name)]
     chosen = [f"--{name}" for name in ("layer", "head") if getattr(args, name) is not None]
+    of_file = [*chosen, *["--exact"] * args.exact, *["--target"] * has_target]
     refuse(
         (args.serve and (inputs or args.html), "--serve takes its texts from the browser; leave out TEXT and --html"),
+        (args.serve and of_file, f"--serve shows all of what is typed; leave out {' '.join(of_file)}"),
         (not inputs and not args.serve, "TEXT is missing"),
         (not all(text.strip() for text in inputs), "a TEXT is empty"),
         (len(inputs) > 1 and not args.html, "several inputs make a page; add --html FILE"),
         (len(inputs) > 1 and has_target, "--target belongs to one TEXT"),
         (searched and has_target, f"with --target there is no search; leave out {' '.join(searched)}"),
         (beside and not args.html, f"{' '.join(beside)} is for a page; add --html FILE"),
-        (args.exact and not is_page, "--exact is for a page; add --html FILE"),
+        (args.exact and not args.html, "--exact is for a page; add --html FILE"),
         (of_picture and is_page, f"a page has every attention, with tables; leave out {' '.join(of_picture)}"),
         (args.mean and chosen, f"--mean averages all layers and heads; leave out --mean or {' '.join(chosen)}"),
         (args.grid and chosen, f"--grid draws every head of every layer; leave out --grid or {' '.join(chosen)}"),

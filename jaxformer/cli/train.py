@@ -127,6 +127,7 @@ def sweep(args: Sweep, settings: list[str]) -> int:
     def configure(values: Mapping[str, str], run: pathlib.Path) -> TaskConfig:
         return resolved(args.config, [*settings, *(f"--{name}={value}" for name, value in values.items())], run)
 
+    refuse((args.plan and args.json, "--plan prints a line for each training: --json has no effect"))
     trials = sweeping.trials(args.out, grid, range(first, first + args.seeds), configure)
     states = [sweeping.state(trial) for trial in trials]  # refuses other files before anything starts
     if args.plan:
@@ -147,6 +148,8 @@ def _sweep(args: Sweep, trials: list[sweeping.Trial], states: list[str]) -> int:
     processes = cluster.initialize().num_processes
     refuse((processes > 1, f"a sweep has one process, got {processes}; train each configuration by `jaxformer train`"))
     runtime.start(compile_cache=not args.no_compile_cache)
+    if args.evaluate:
+        sweeping.check_test_data(trials)
     done = states.count(sweeping.DONE)
     cells = len({trial.cell for trial in trials})
     combinations = f"{cells} combination{'s' * (cells > 1)} of settings, {args.seeds} seed{'s' * (args.seeds > 1)} each"

@@ -184,11 +184,15 @@ SHADES = " .:-=+*#%@"
 
 
 def as_text(attention: AttentionMap) -> str:
-    """Writes the map as text, with darker characters for larger weights; the source words are numbered below."""
+    """Writes the map as text, with darker characters for larger weights; the source words are numbered below.
+
+    A weight of NaN, as of a training that has diverged, is a question mark.
+    """
     longest = max(map(display_width, attention.target))
     darkest = len(SHADES) - 1
+    shade = lambda weight: "?" if np.isnan(weight) else SHADES[round(weight * darkest)]
     lines = [
-        f"{_right(word, longest)} " + "".join(SHADES[round(weight * darkest)] * 3 for weight in weights)
+        f"{_right(word, longest)} " + "".join(shade(weight) * 3 for weight in weights)
         for word, weights in zip(attention.target, np.clip(attention.weights, 0, 1), strict=True)
     ]
     lines.append(" " * (longest + 1) + "".join(f"{i:^3}" for i in range(1, len(attention.source) + 1)))

@@ -217,7 +217,7 @@ def _net(family: Family, settings: Settings, shapes: Mapping[str, Shape]) -> Pur
         _ = net.shapes
     except DataError:
         raise
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, LookupError, ValueError) as error:  # or a tensor has too few dimensions
         raise DataError(f"config.json describes no model: {error}") from None
     return net
 
@@ -312,7 +312,9 @@ def config_json(net: Pure, kind: str, settings: Settings | None = None) -> dict[
     family, settings = FAMILIES[kind], settings or {}
     try:
         of_model = family.settings(net)
-        labels = [x for x in ("id2label", "label2id") if x in of_model and len(settings.get(x, ())) == len(of_model[x])]
+        labels = [
+            x for x in ("id2label", "label2id") if x in of_model and len(settings.get(x) or ()) == len(of_model[x])
+        ]
         kept = {name: value for name, value in settings.items() if name not in _NOT_KEPT}
         written = {**kept, **of_model, **{name: settings[name] for name in labels}, "model_type": kind}
         shapes = dict(_shapes(family, net))

@@ -116,13 +116,17 @@ def write(folder: pathlib.Path, tensors: Iterable[tuple[str, np.ndarray]], *, sh
     if second is None:
         _save(first, folder / SINGLE)
         return
-    homes: dict[str, str] = {}
+    held: list[list[str]] = []
     total = 0
     for i, shard in enumerate(itertools.chain([first, second], shards), 1):
-        home = f"model-{i:05}.safetensors"
-        _save(shard, folder / home)
-        homes |= dict.fromkeys(shard, home)
+        _save(shard, folder / f"model-{i:05}.safetensors")
+        held.append(list(shard))
         total += sum(x.nbytes for x in shard.values())
+    homes: dict[str, str] = {}
+    for i, names in enumerate(held, 1):  # their number is known now
+        home = f"model-{i:05}-of-{len(held):05}.safetensors"
+        (folder / f"model-{i:05}.safetensors").rename(folder / home)
+        homes |= dict.fromkeys(names, home)
     index = {"metadata": {"total_size": total}, "weight_map": homes}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 

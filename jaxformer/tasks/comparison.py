@@ -16,7 +16,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.evaluation import seeds
 from jaxformer.evaluation.seeds import Difference, Resampled, difference, half_width, interval
 from jaxformer.tasks import registry
-from jaxformer.tasks.runs import Run, find_runs, how_compared, read_run, shared_translations
+from jaxformer.tasks.runs import Run, find_runs, read_run, shared_translations
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import COMPLETE, ENDS
 
@@ -101,8 +101,8 @@ def resampled(first: Group, second: Group) -> dict[str, Resampled]:
     runs = [run for group in (first, second) for run in group.members.values()]
     paired, number = first.members.keys() == second.members.keys(), len(first.members)
     return {
-        name: seeds.resampled(texts[:number], texts[number:], references, paired=paired, **how_compared(runs[0]))
-        for name, references, texts in shared_translations(runs)
+        name: seeds.resampled(texts[:number], texts[number:], references, paired=paired, **how)
+        for name, how, references, texts in shared_translations(runs)
     }
 
 

@@ -193,14 +193,16 @@ class TextPredictor:
     def _ranked(self, candidates: list[list[Candidate]], n_best: int) -> list[list[Candidate]]:
         """Returns the best candidates of each input: by score, or by minimum Bayes risk.
 
-        A beam that has found fewer, such as all texts of one token, has empty slots with a score of minus infinity.
+        A beam that has found fewer, such as all texts of one token, has empty slots with a score of minus infinity,
+        which are no candidates.
         """
+        candidates = [[*own[:1], *(c for c in own[1:] if c.score > -math.inf)] for own in candidates]
         risk = self.decode.search
         if isinstance(risk, MinimumRisk) and candidates:
             candidates = ranked(
                 [own[: risk.num_candidates] for own in candidates], risk.utility, two_letters(self.language)
             )
-        return [[*own[:1], *(c for c in own[1:n_best] if c.score > -math.inf)] for own in candidates]
+        return [own[:n_best] for own in candidates]
 
 
 def limits_of(decode: GenerationConfig, tokenizer: Tokenizer) -> VocabularyLimits:
@@ -238,14 +240,14 @@ def ranked(
 
 def expected_utilities(
     texts: Sequence[Sequence[str]], utility: Literal["chrf", "bleu"], language: str = ""
-) -> np.ndarray:
-    """Returns the mean utility of each candidate, ``[B, K]``, with every candidate of the same row as the reference.
+) -> list[np.ndarray]:
+    """Returns the mean utility of each candidate, ``[K]`` for each of B sentences, whose candidates are the references.
 
     Utilities are sacrebleu's sentence scores, from 0 to 100: chrF2, or BLEU without the n-gram orders that a text is
     too short for.
 
     Args:
-      texts: K candidates of each of B sentences.
+      texts: the candidates of each of B sentences.
       language: the language of the texts, for the words of BLEU; see `scores.bleu`.
 
     Raises:
@@ -259,7 +261,7 @@ def expected_utilities(
     if longest > _SIZES[-1]:
         raise DataError(f"a candidate has {longest:,} characters or words, but at most {_SIZES[-1]:,} can be compared")
     # One sentence at a time: its n-grams are counted in a table of K x K T entries, and one program suits any B.
-    return np.stack(jax.device_get([_expected(utility, *_numbered(candidates)) for candidates in units]))
+    return jax.device_get([_expected(utility, *_numbered(candidates)) for candidates in units])
 
 
 def _numbered(candidates: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:

@@ -147,14 +147,20 @@ def _check_kind(attention: object, where: str) -> None:
 
 
 def _described(attention: AttentionFunction) -> Own:
-    """Returns an object with the file and name under which an imported module holds it, if there is one."""
+    """Returns an object with the file and name under which an imported module holds it, if there is one.
+
+    Raises:
+      ConfigError: it is no attention, or its file has changed since it was imported.
+    """
     _check_kind(attention, "attention")
     module = sys.modules.get(getattr(attention, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and "." not in module.__name__:  # runs as a file
         path = pathlib.Path(os.path.abspath(getattr(module, "__file__", None) or ""))
         names = [name for name, value in vars(module).items() if value is attention]
         if names and path.suffix == ".py" and path.exists():
-            return _of_file(path, names[0], path.read_bytes(), attention)
+            source = own_files.read(path, what="attention file")
+            own_files.check_unchanged(module, path, source)
+            return _of_file(path, names[0], source, attention)
     name, text = name_of(attention), None
     with contextlib.suppress(OSError, TypeError):
         text = inspect.getsource(attention if inspect.isroutine(attention) else type(attention))

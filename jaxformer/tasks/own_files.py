@@ -8,15 +8,19 @@ taken. `own_attention` loads the attention.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.machinery
 import importlib.util
+import inspect
 import json
+import os
 import pathlib
 import re
 import sys
 import traceback
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from jaxformer.errors import ConfigError
@@ -126,6 +130,49 @@ def run(path: pathlib.Path, source: bytes, *, name: str) -> types.ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def check_unchanged(module: types.ModuleType, path: pathlib.Path, source: bytes) -> None:
+    """Checks that the functions of an imported module are those of its file, which may have been edited since.
+
+    The values of a module are not checked, nor a module whose loader changes its code.
+
+    Raises:
+      ConfigError: a function has other code.
+    """
+    if type(getattr(module.__spec__, "loader", None)) is not importlib.machinery.SourceFileLoader:
+        return
+    try:
+        known = set(_codes(compile(source, path, "exec", dont_inherit=True)))
+    except (SyntaxError, ValueError):
+        known = set[types.CodeType]()
+    names = {path, pathlib.Path(os.path.abspath(str(module.__file__)))}
+    used = (code for code in _codes_of(module, set()) if pathlib.Path(os.path.abspath(code.co_filename)) in names)
+    if any(next(_codes(code)) not in known for code in used):
+        raise ConfigError(f"{path} has changed since it was imported: start again, or reload the module")
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yields a code object and those within it, without their places in the file."""
+    inner = [part for part in code.co_consts if isinstance(part, types.CodeType)]
+    consts = tuple(next(_codes(part)) if part in inner else part for part in code.co_consts)
+    yield code.replace(co_filename="", co_firstlineno=1, co_linetable=b"", co_consts=consts)
+    for part in inner:
+        yield from _codes(part)
+
+
+def _codes_of(holder: types.ModuleType | type, seen: set[int]) -> Iterator[types.CodeType]:
+    """Yields the code of each function of a module and of its classes."""
+    seen.add(id(holder))
+    module = holder.__name__ if isinstance(holder, types.ModuleType) else holder.__module__
+    for value in list(vars(holder).values()):
+        if isinstance(value, type):
+            if value.__module__ == module and id(value) not in seen:
+                yield from _codes_of(value, seen)
+            continue
+        with contextlib.suppress(AttributeError, ValueError):  # an object that claims to wrap another
+            if isinstance(code := inspect.unwrap(value).__code__, types.CodeType):
+                yield code
 
 
 def read(path: pathlib.Path, *, what: str) -> bytes:

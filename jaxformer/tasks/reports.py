@@ -18,7 +18,7 @@ from jaxformer.inspection.reports import CorpusRows, Example, LengthRow, Report,
 from jaxformer.tasks import registry
 from jaxformer.tasks.base import Predictor
 from jaxformer.tasks.config import TaskConfig
-from jaxformer.tasks.runs import how_compared, read_run
+from jaxformer.tasks.runs import corpora_of, how_compared, read_run
 from jaxformer.training.logging import read_log
 from jaxformer.training.phase_timer import read_starts, total_seconds
 
@@ -61,11 +61,13 @@ def check_comparable(run: pathlib.Path, other: pathlib.Path) -> None:
     if a.task != b.task:
         raise ConfigError(f"{other} is a run of {b.task}, but {run} is one of {a.task}")
     if a.task == "translation":
-        ours, theirs = (how_compared(read_run(path)) for path in (run, other))
-        for name, value in ours.items():
-            if theirs[name] != value:
-                its = f"its {name} is {theirs[name]!r}, here it is {value!r}"
-                raise ConfigError(f"{other} is scored differently: {its}")
+        both = read_run(run), read_run(other)
+        for corpus in corpora_of(both[0]) or [""]:
+            ours, theirs = (how_compared(each, corpus) for each in both)
+            for name, value in ours.items():
+                if theirs[name] != value:
+                    its = f"its {name} is {theirs[name]!r}, here it is {value!r}"
+                    raise ConfigError(f"{other} is scored differently: {its}")
     ours, theirs = (registry.task_of(config).vocabulary(path) for config, path in ((a, run), (b, other)))
     classes = [getattr(x, "classes", getattr(x, "names", None)) for x in (ours, theirs)]
     if classes[0] != classes[1]:
@@ -123,8 +125,9 @@ def look(config: TaskConfig, predictor: Predictor, report: Report) -> Callable[[
         if view is None:
             return None
         of, texts = view, example.texts
-        if config.task == "translation" and config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
-            source, target = config.data.languages(report.corpora[example.corpus].name)  # pyright: ignore[reportAttributeAccessIssue]
+        name = report.corpora[example.corpus].name
+        if config.task == "translation" and name in config.data.corpora:  # pyright: ignore[reportAttributeAccessIssue]
+            source, target = config.data.languages(name)  # pyright: ignore[reportAttributeAccessIssue]
             directed: Any = dataclasses.replace(predictor, language=target, source_language=source)  # pyright: ignore[reportArgumentType]
             of = directed.view
         given = next(iter(texts.values()))

@@ -182,30 +182,45 @@ def _versions(provenance: JsonObject) -> JsonObject:
     return {"python": provenance.get("python"), **provenance.get("versions", {}), **facts}
 
 
-def how_compared(run: Run) -> dict[str, Any]:
-    """Returns the arguments of a comparison of a run's translations that follow from its settings."""
-    language = two_letters(str(run.settings.get("data.target_language") or ""))
+def corpora_of(run: Run) -> list[str]:
+    """Returns the names of a run's `data.corpora`."""
+    parts = [name.split(".") for name in run.settings]
+    return list(dict.fromkeys(name[2] for name in parts if name[:2] == ["data", "corpora"] and len(name) > 3))
+
+
+def how_compared(run: Run, corpus: str = "", to: str = "") -> dict[str, Any]:
+    """Returns the arguments of a comparison of a run's translations of a corpus.
+
+    Args:
+      to: the language into which they are, if it is known; by default that of the corpus, or of all corpora.
+    """
+    of = lambda part: str(run.settings.get(f"data.{part}target_language") or "")
+    languages = {name: of(f"corpora.{name}.") or of("") for name in corpora_of(run)}
+    alike = next(iter(languages.values())) if len({*languages.values()}) == 1 else of("")
+    language = two_letters(to or languages.get(corpus, alike))
     return {"lowercase": bool(run.settings.get("data.lowercase")), "language": language}
 
 
 def comparisons(a: Run, b: Run) -> dict[str, Comparison]:
-    """Returns the comparison of two runs on each set of sentences that both translated, by the name of its file.
+    """Returns the comparison of two runs on each set of sentences that both translated, by the name of its file, and
+    of the corpus if the first run has several.
 
     Sets with different sources or references, and runs with different comparison settings, are not compared.
     """
     return {
-        name: evaluation.scores.paired_bootstrap(baseline, system, references, **how_compared(a))
-        for name, references, (baseline, system) in shared_translations([a, b])
+        name: evaluation.scores.paired_bootstrap(baseline, system, references, **how)
+        for name, how, references, (baseline, system) in shared_translations([a, b])
     }
 
 
-def shared_translations(runs: Sequence[Run]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yields each set of sentences that all runs translated: the name of its file, the references, each run's texts.
+def shared_translations(runs: Sequence[Run]) -> Iterator[tuple[str, dict[str, Any], list[str], list[list[str]]]]:
+    """Yields each set of sentences that all runs translated: its name, how it is compared, the references, each run's
+    texts. Each corpus of the first run's `data.corpora` is a set of its own.
 
-    Nothing if a run is no translator, or their translations are compared in different ways.
+    Nothing if a run is no translator, and no set that the runs compare in different ways.
     """
     first = runs[0]
-    if any(run.task != "translation" for run in runs) or any(how_compared(run) != how_compared(first) for run in runs):
+    if any(run.task != "translation" for run in runs):
         return
     for file in sorted(first.path.glob("examples-*.jsonl")):
         files = [run.path / file.name for run in runs]
@@ -213,17 +228,33 @@ def shared_translations(runs: Sequence[Run]) -> Iterator[tuple[str, list[str], l
             continue
         tables = [_read_examples(path) for path in files]
         pairs = [row[:2] for row in tables[0]]
-        if pairs and all([row[:2] for row in table] == pairs for table in tables):
-            texts = [[hypothesis for _, _, hypothesis in table] for table in tables]
-            yield file.stem.removeprefix("examples-"), [reference for _, reference in pairs], texts
+        if any([row[:2] for row in table] != pairs for table in tables):
+            continue
+        name, known = file.stem.removeprefix("examples-"), corpora_of(first)
+        into = [_language_of_scores(run, name) for run in runs]
+        parts: dict[str, list[int]] = {}
+        for place, (*_, corpus) in enumerate(tables[0]):
+            parts.setdefault(corpus if corpus in known else "", []).append(place)
+        for corpus, places in parts.items():
+            its = [table[places[0]][-1] for table in tables]
+            ways = [how_compared(*about) for about in zip(runs, its, into, strict=True)]
+            if all(how == ways[0] for how in ways):
+                texts = [[table[i][2] for i in places] for table in tables]
+                yield f"{name} {corpus}".rstrip(), ways[0], [pairs[i][1] for i in places], texts
 
 
-def _read_examples(path: pathlib.Path) -> list[tuple[str, str, str]]:
-    """Returns the source, the reference and the translation of each example."""
+def _language_of_scores(run: Run, name: str) -> str:
+    """Returns the language into which `evaluate` translated other files for the scores of this name, if it was told."""
+    settings = read_optional_json(run.path / f"scores-{name}.json").get("settings")
+    return str(settings.get("to", "")) if isinstance(settings, dict) else ""
+
+
+def _read_examples(path: pathlib.Path) -> list[tuple[str, str, str, str]]:
+    """Returns the source, the reference, the translation and the corpus of each example."""
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
             found = map(json.loads, lines)
-            rows = [(x["source"], x["reference"], x["hypothesis"]) for x in found]
+            rows = [(x["source"], x["reference"], x["hypothesis"], x.get("corpus", "")) for x in found]
         if not all(isinstance(text, str) for row in rows for text in row):
             raise TypeError("it holds something other than texts")
         return rows

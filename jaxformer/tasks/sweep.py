@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxformer import tasks, training
-from jaxformer.config import changed, comparable, fingerprint
+from jaxformer.config import changed, comparable, difference, fingerprint
 from jaxformer.digests import short_digest
 from jaxformer.errors import ConfigError
 from jaxformer.tasks import registry, rundir
 from jaxformer.tasks.comparison import COMPLETED, described, results, summary
 from jaxformer.tasks.config import TaskConfig
 from jaxformer.tasks.runs import read_run
+from jaxformer.training.hooks import Hook
 from jaxformer.training.phase_timer import COMPLETE
 
 DONE = "complete"
@@ -138,6 +139,50 @@ def state(trial: Trial) -> str:
     return f"at step {run.step:,}, {run.state}"
 
 
+def check_data(found: Sequence[Trial]) -> None:
+    """Checks that runs with the same settings of data have the same data, because a mean of others says nothing.
+
+    Raises:
+      ConfigError: two have not.
+    """
+    first: dict[str, tuple[pathlib.Path, Any]] = {}
+    for trial in found:
+        if (data := rundir.read_optional_json(trial.path / "provenance.json").get("data")) is not None:
+            path, known = first.setdefault(_data_settings(trial), (trial.path, data))
+            if data != known:
+                what = difference(known, data, "data")
+                raise ConfigError(
+                    f"{path} and {trial.path} have the same settings of data, but other data, by its hash: {what}"
+                )
+
+
+def check_test_data(todo: Sequence[Trial]) -> None:
+    """Checks, before anything is trained, that there are data to score those trainings on that have no scores.
+
+    Raises:
+      ConfigError, DataError: the data cannot be read, or have no part for scores.
+    """
+    unscored = [trial for trial in todo if not any(trial.path.glob("scores-*.json"))]
+    for trial in {_data_settings(trial): trial for trial in unscored}.values():
+        task = registry.task_of(trial.config)
+        if part := getattr(task.read(trial.config), "part", None):
+            part(task.default_split)
+
+
+def _data_settings(trial: Trial) -> str:
+    return repr(comparable(getattr(trial.config, "data", None)))
+
+
+class _SameData(Hook):
+    """Ends a training before its first step if its data are not those of the others."""
+
+    def __init__(self, found: Sequence[Trial]):
+        self._found = found
+
+    def started(self, start: object) -> None:
+        check_data(self._found)
+
+
 def train(
     todo: Sequence[Trial],
     *,
@@ -154,10 +199,15 @@ def train(
 
     Args:
       score: called with each run that is complete and has no scores.
-      each: called after each training.
+      each: called after each training, and after `score`.
       began: the `time.monotonic()` at which the work began; by default now.
       options: for `runner.train`.
+
+    Raises:
+      ConfigError: two runs have the same settings of data, but other data.
     """
+    check_data(todo)
+    options["hooks"] = [_SameData(todo), *options.get("hooks", ())]
     began, failures = time.monotonic() if began is None else began, {}
     for number, trial in enumerate(todo, 1):
         name = f"{number} of {len(todo)}: {trial.name}"
@@ -179,14 +229,20 @@ def train(
             if reason not in COMPLETE:
                 each()
                 return reason, failures
+        each()
         if score and (is_new or not any(trial.path.glob("scores-*.json"))):
             score(trial.path)
-        each()
+            each()
     return "done", failures
 
 
 def report(all_trials: Sequence[Trial]) -> dict[str, Any]:
-    """Returns the state and the results of each training, and the `summary` of those that are complete."""
+    """Returns the state and the results of each training, and the `summary` of those that are complete.
+
+    Raises:
+      ConfigError: see `check_data`.
+    """
+    check_data(all_trials)
     rows = []
     for trial in all_trials:
         about = {"path": str(trial.path), "settings": dict(trial.values), "seed": trial.config.seed}

@@ -118,7 +118,7 @@ def _cut(
 ) -> trimming.Trimmed:
     """Returns the smaller tokenizer."""
     needed = text.lines() if isinstance(config, LanguageModelingConfig) else []  # with line breaks
-    cut = trimming.trim(tokenizer, [*lines, *needed], multiple=VOCAB_MULTIPLE)
+    cut = trimming.trim(tokenizer, [*lines, *needed], multiple=VOCAB_MULTIPLE, more=_ends(config))
     if len(cut.tokens) == tokenizer.vocab_size:
         raise ConfigError(f"the corpus needs all {tokenizer.vocab_size:,} tokens of {run}: there is nothing to trim")
     return cut
@@ -168,11 +168,16 @@ def _with_vocabulary(config: Any, tokens: np.ndarray) -> Any:
         "model": dataclasses.replace(config.model, **sizes),
         "data": dataclasses.replace(config.data, vocab_size=len(tokens)),
     }
-    if ends := getattr(getattr(config, "decode", None), "end_tokens", ()):
+    if ends := _ends(config):
         numbers = {int(token): number for number, token in enumerate(tokens)}
         ids = ",".join(str(numbers[token]) for token in ends)
         changes["decode"] = dataclasses.replace(config.decode, eos_token_ids=ids)
     return dataclasses.replace(config, **changes)
+
+
+def _ends(config: Any) -> tuple[int, ...]:
+    """Returns the tokens of `decode.eos_token_ids` that end a text."""
+    return getattr(getattr(config, "decode", None), "end_tokens", ())
 
 
 def cut_tables(params: Params, whole: AnyNet, small: AnyNet, tokens: np.ndarray, size: int) -> Params:

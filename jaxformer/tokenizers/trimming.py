@@ -28,7 +28,7 @@ class Trimmed(NamedTuple):
     __repr__ = brief
 
 
-def trim(tokenizer: Tokenizer, texts: Sequence[str], *, multiple: int = 1) -> Trimmed:
+def trim(tokenizer: Tokenizer, texts: Sequence[str], *, multiple: int = 1, more: Iterable[int] = ()) -> Trimmed:
     """Returns a tokenizer that splits texts like another one and has only the tokens that they need.
 
     It keeps the tokens of the texts, as sources and as targets; every piece that occurs within a word of them, so that
@@ -38,16 +38,17 @@ def trim(tokenizer: Tokenizer, texts: Sequence[str], *, multiple: int = 1) -> Tr
     Args:
       multiple: the number of removed tokens is a multiple of it, for tables that are padded to such a multiple; so a
         few more stay.
+      more: the ids of other tokens that stay.
 
     Raises:
       ConfigError: this kind of tokenizer cannot lose tokens.
       DataError: the smaller tokenizer splits a text in another way.
     """
     split = [tokenizer.encode(texts, side) for side in ("source", "target")]
-    kept = _needed(tokenizer, [ids for side in split for ids in side])
-    more = (token for token in range(tokenizer.vocab_size) if token not in kept)
+    kept = _needed(tokenizer, [ids for side in split for ids in side]) | {*more}
+    others = (token for token in range(tokenizer.vocab_size) if token not in kept)
     for _ in range((tokenizer.vocab_size - len(kept)) % multiple):
-        kept.add(next(more))
+        kept.add(next(others))
     tokens = np.asarray(sorted(kept), np.int32)
     small = tokenizer.with_tokens(tokens.tolist())
     if small.vocab_size != len(tokens) or small.pieces(range(len(tokens))) != tokenizer.pieces(tokens.tolist()):

@@ -10,6 +10,7 @@ import types
 import pytest
 
 from jaxformer.cli import evaluate, main, predictors
+from jaxformer.config import changed
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import Score
 from jaxformer.tasks import registry, rundir, runner
@@ -180,6 +181,21 @@ def test_other_files_of_one_name_have_their_own_scores(asked, monkeypatch, tmp_p
     assert saved("copy", "a", "b") == []
 
 
+def test_each_direction_has_its_own_files(asked, monkeypatch, tmp_path):
+    monkeypatch.setattr(evaluate, "directed", lambda predictor, *languages: predictor)
+    for options in (["--to", "de"], ["--to", "fr"], ["--to", "fr", "--from", "eng_Latn"]):
+        assert evaluate.evaluate([str(tmp_path), "--files", "a.en", "b", *options]) == 0
+    files = sorted(tmp_path.glob("scores-*"), key=lambda path: len(path.name))
+    names = [re.sub("-[0-9a-f]{8}-", "-*-", path.name) for path in files]
+    assert sorted(names) == [
+        "scores-file-a.en-*-best-to=de.json",
+        "scores-file-a.en-*-best-to=fr-from=eng_Latn.json",
+        "scores-file-a.en-*-best-to=fr.json",
+    ]
+    used = json.loads(files[-1].read_text())["settings"]
+    assert (used["to"], used["from"]) == ("fr", "eng_Latn")
+
+
 @pytest.fixture
 def reported(asked, monkeypatch, tmp_path):
     """A run with a log, another run, and the path of a page."""
@@ -210,6 +226,20 @@ def test_a_report_is_written_after_the_scores(reported, asked, capsys):
     assert not list(other.glob("scores-*"))
     assert evaluate.evaluate([str(run), "--report", str(page), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == [4, 6]
+
+
+def test_a_report_of_other_files_of_a_run_of_several(reported, monkeypatch):
+    """Its corpora are not those of the run: the direction is that of the options."""
+    files = {"source": "a", "target": "b", "source_language": "en"}
+    corpora = {name: files | {"target_language": name} for name in ("de", "fr")}
+    config = changed(TranslationConfig(), {"data": {"corpora": corpora, "tags": "source"}})
+    _, other, page = reported
+    run = other.parent / "several"
+    rundir.claim(run, "translation", config, ())
+    monkeypatch.setattr(evaluate, "directed", lambda predictor, *languages: predictor)
+    assert evaluate.evaluate([str(run), "--files", "a.en", "a.de", "--to", "de", "--report", str(page)]) == 0
+    (corpus,) = held(page.read_text())["report"]["corpora"]
+    assert corpus["command"].endswith("--checkpoint best --to de")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_data_of_other_pairs_are_refused(tmp_path):
     parts = corpus.split(PAIRS, {"test": 30})
     corpus.write_parts(parts, tmp_path)
     corpus.write_parts(parts, tmp_path)
-    with pytest.raises(ConfigError, match=r"train\.en holds other sentences; choose another --out"):
+    with pytest.raises(ConfigError, match=r"train\.en holds other data; choose another --out"):
         corpus.write_parts(corpus.split(PAIRS[:500], {"test": 30}), tmp_path)
 
 

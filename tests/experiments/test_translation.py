@@ -137,7 +137,7 @@ def test_a_start_in_both_directions_has_all_pairs_twice(tmp_path, capsys, monkey
     out = out.rename(tmp_path / "moved")
     checked = verify.verify(out / "records" / "seed-0.json", tmp_path / "data")
     assert "- the first 6 losses: equal bit for bit" in checked
-    assert "- scores: of the validation set computed again, equal" in checked
+    assert "- scores: of the validation set computed again, equal; those of the test set are as recorded" in checked
 
 
 FACTS = {"date": "2026-01-01", "processor": "X, 2 cores", "version": "1", "jax": "1", "commit": "a1b2c3d"}
@@ -149,6 +149,9 @@ UNTRAINED = {
     "no commit": ({"facts": FACTS | {"commit": ""}}, "is of commit unknown, this checkout is a1b2c3d"),
     "no processor": ({"facts": {"commit": "a1b2c3d"}}, "facts with commit, processor, version, jax"),
     "a text": ({"losses": None, "data": "x"}, "must be a record with data"),
+    "null scores": ({"scores": {"validation": None}}, "must have a list of scores of the validation set"),
+    "a score of a text": ({"scores": {"validation": [{"name": "BLEU", "value": "9"}]}}, "each with a name and a value"),
+    "an update": ({"updates": 1}, "updates must be those of the configuration, 3,000, got 1"),
     "fewer updates": ({"config": {"train": {"steps": 2000}}}, "settings must be the hash of the configuration"),
 }
 TAMPERED = {
@@ -182,6 +185,8 @@ def test_a_record_is_refused_before_anything_is_trained(what, tmp_path, monkeypa
     settings = {"settings": fingerprint(config), "config": comparable(config)}
     whole = {**settings, "updates": 3000, "data": {}, "losses": [9.0] * 20, "scores": {}, "facts": FACTS}
     changes = {name: 0 if change == [] else change for name, change in changes.items()}
+    if isinstance(scores := changes.get("scores"), dict):
+        whole, changes = whole | {"scores": scores}, {}
     path = tampered(whole, tmp_path / "records" / "seed-0.json", **changes)
     monkeypatch.setattr(verify.command, "facts", lambda: FACTS)
     assert command.main(["--verify", str(path), "--out", str(tmp_path / "out")]) == DataError.exit_code

@@ -155,6 +155,8 @@ def test_text_is_darker_for_larger_weights():
     assert second == "trois ===+++"
     assert numbers.split() == ["1", "2"]
     assert words == "1 one  2 three"
+    diverged = AttentionMap(("one", "three"), ("un",), np.array([[np.nan, 1.0]]))
+    assert as_text(diverged).splitlines()[0] == "un ???@@@"
 
 
 @settings(max_examples=30, deadline=None)

@@ -3,10 +3,11 @@
 import chex
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from jaxformer import interop
 from jaxformer.errors import DataError
-from jaxformer.interop import pretrained
+from jaxformer.interop import pretrained, tensors
 from tests.interop.small import NETS, check_shapes, drawn, edited, linear, norm, save
 
 D, F, V, K = 8, 12, 9, 5
@@ -109,10 +110,18 @@ def test_families_of_roberta_name_their_own_classes(family, name):
     assert pretrained.config_json(NETS["roberta masked"], family)["architectures"] == [f"{name}ForMaskedLM"]
 
 
+def test_a_bias_without_a_dimension_is_refused(tmp_path):
+    """The number of classes is its length."""
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    safetensors.numpy.save_file({"classifier.bias": np.array(1.0, np.float32)}, tmp_path / tensors.SINGLE)
+    with pytest.raises(DataError, match=r"config\.json describes no model: tuple index out of range"):
+        interop.load_pretrained(tmp_path)
+
+
 def test_labels_are_kept_if_there_is_one_for_each_class(tmp_path):
-    for labels, kept in ((dict.fromkeys("01234", "cat"), True), ({"0": "cat"}, False)):
+    for labels, kept in ((dict.fromkeys("01234", "cat"), True), ({"0": "cat"}, False), (None, False)):
         net, params = NETS["vit classifier"], drawn(NETS["vit classifier"])
-        folder = tmp_path / str(kept)
+        folder = tmp_path / f"{kept} {labels is None}"
         interop.save_pretrained(folder, net, params, family="vit", settings={"id2label": labels})
         found = interop.load_pretrained(folder).settings["id2label"]
         assert len(found) == K

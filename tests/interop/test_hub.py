@@ -7,10 +7,12 @@ import pathlib
 import subprocess
 import sys
 
+import chex
+import numpy as np
 import pytest
 
 from jaxformer.errors import ConfigError
-from jaxformer.interop import hub
+from jaxformer.interop import hub, tensors
 from tests.interop.hub import PLAIN, Hub
 
 ASK = """
@@ -64,6 +66,21 @@ def test_names_are_downloaded_and_kept(tmp_path):
         line,
         "a/model cannot be reached, and is not in the cache",
     ]
+
+
+def test_shards_that_are_written_here_are_downloaded(tmp_path):
+    weights = {name: np.full(3, i, np.float32) for i, name in enumerate("abc")}
+    (tmp_path / "saved").mkdir()
+    tensors.write(tmp_path / "saved", weights.items(), shard_bytes=12)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "saved").iterdir()}
+    assert sorted(files) == [*(f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)), tensors.INDEX]
+    server = Hub()
+    server.commit("a/model", files | {"config.json": b"{}"})
+    with server.serving() as address:
+        ((_, folder, _, hashes),) = asked(tmp_path / "hf", address, "a/model")
+    assert {*files} < {*hashes}
+    with tensors.Tensors(pathlib.Path(folder)) as found:
+        chex.assert_trees_all_equal({name: found.read(name) for name in found.shapes}, weights)
 
 
 def test_each_refusal_is_one_line(tmp_path):

@@ -31,6 +31,10 @@ def test_shards(tmp_path, shard_bytes, number):
         index = json.loads((tmp_path / tensors.INDEX).read_text())
         assert index["metadata"] == {"total_size": 240}
         assert set(index["weight_map"]) == set(ARRAYS)
+        home = index["weight_map"]["a"]
+        (tmp_path / home).rename(tmp_path / "model-00001.safetensors")  # the name in earlier versions
+        (tmp_path / tensors.INDEX).write_text(json.dumps(index).replace(home, "model-00001.safetensors"))
+        chex.assert_trees_all_equal(read(tmp_path), ARRAYS)
 
 
 def test_arrays_in_another_order_of_memory(tmp_path):
@@ -103,12 +107,13 @@ def edited(folder, change):
     path.write_text(json.dumps(index))
 
 
+FIRST = "model-00001-of-00005.safetensors"
 INDEXES = {
-    "another folder": lambda index: index["weight_map"].update(a="../model-00001.safetensors"),
+    "another folder": lambda index: index["weight_map"].update(a=f"../{FIRST}"),
     "absolute": lambda index: index["weight_map"].update(a="/etc/passwd"),
     "no name": lambda index: index["weight_map"].update(a=3),
     "another file": lambda index: index["weight_map"].update(a="weights.bin"),
-    "a tensor too many": lambda index: index["weight_map"].update(z="model-00001.safetensors"),
+    "a tensor too many": lambda index: index["weight_map"].update(z=FIRST),
     "a tensor too few": lambda index: index["weight_map"].pop("a"),
     "a missing file": lambda index: index["weight_map"].update(a="model-9.safetensors"),
     "no map": lambda index: index.pop("weight_map"),
@@ -123,7 +128,7 @@ def test_an_index_must_agree_with_its_files(tmp_path, change):
             safetensors.numpy.save_file({"a": ARRAYS["a"], "b": ARRAYS["b"]}, path)
         if "00002" in path.name:
             path.unlink()
-    edited(tmp_path, lambda index: index["weight_map"].update(b="model-00001.safetensors"))
+    edited(tmp_path, lambda index: index["weight_map"].update(b=FIRST))
     chex.assert_trees_all_equal(read(tmp_path), ARRAYS)
     edited(tmp_path, INDEXES[change])
     with pytest.raises(DataError):
@@ -157,7 +162,7 @@ def test_a_file_that_is_not_regular_is_refused(tmp_path):
     tensors.write(tmp_path, ARRAYS.items(), shard_bytes=48)
     shard = min(tmp_path.glob("*.safetensors"))
     shard.unlink()
-    with pytest.raises(DataError, match=r"model-00001\.safetensors cannot be read: it does not exist"):
+    with pytest.raises(DataError, match=r"model-00001-of-0000\d\.safetensors cannot be read: it does not exist"):
         tensors.Tensors(tmp_path)
     os.mkfifo(shard)
     with pytest.raises(DataError, match="not a regular file"):

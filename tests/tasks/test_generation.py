@@ -10,7 +10,7 @@ import sacrebleu
 from jaxformer import demo
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import generation
-from jaxformer.tasks.config import Beam, Sample, SearchConfig
+from jaxformer.tasks.config import Beam, MinimumRisk, Sample, SearchConfig
 from jaxformer.tasks.generation import TextPredictor, _expected, expected_utilities, limits_of, ranked
 from jaxformer.tasks.search import Candidate
 from jaxformer.tokenizers.normalization import TextNormalizer
@@ -91,13 +91,24 @@ def test_expected_utilities_are_means_of_sacrebleu(utility):
     expected = [[np.mean([metric.sentence_score(a, [b]).score for b in row]) for a in row] for row in TEXTS]
     found = expected_utilities(TEXTS, utility)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
-    assert found.std(1).min() > 0.1
+    assert np.std(found, 1).min() > 0.1
 
 
 def test_candidates_are_ranked_by_their_expected_utilities():
     own = ranked([[Candidate(text, 0.0, ()) for text in TEXTS[0]]], "chrf")[0]
     (utilities,) = expected_utilities(TEXTS[:1], "chrf")
     assert [(one.text, one.score) for one in own] == [(TEXTS[0][i], utilities[i]) for i in np.argsort(-utilities)]
+
+
+def test_empty_slots_are_no_candidates_of_minimum_risk():
+    """Their text, such as an empty one, is no reference and is not chosen."""
+    found = [[Candidate(text, -1.0, ()) for text in TEXTS[0]], [Candidate("a b", -1.0, ())]]
+    slots = [Candidate("", -math.inf, ())] * 5
+    predictor = types.SimpleNamespace(decode=SearchConfig(search=MinimumRisk(num_candidates=8)), language="en")
+    best = TextPredictor._ranked(predictor, [[*own, *slots] for own in found], 8)
+    assert best == ranked(found, "chrf")
+    (empty,) = TextPredictor._ranked(predictor, [slots], 8)
+    assert [one.text for one in empty] == [""]
 
 
 def test_one_program_serves_any_number_of_sentences():
@@ -109,7 +120,7 @@ def test_one_program_serves_any_number_of_sentences():
 
 def test_words_follow_the_rules_of_the_language():
     texts = [["我今天很高兴看书", "我今天很高兴看报"]]
-    assert expected_utilities(texts, "bleu", "zh").min() > 50
+    assert np.min(expected_utilities(texts, "bleu", "zh")) > 50
     np.testing.assert_allclose(expected_utilities(texts, "bleu"), 50)  # each is like itself alone
     with pytest.raises(ConfigError, match=r"two-letter code .* got 'zh-CN'; did you mean 'zh'\?"):
         expected_utilities(texts, "bleu", "zh-CN")

@@ -156,6 +156,34 @@ def test_an_object_is_remembered_by_its_file_if_that_can_be_run_alone(tmp_path, 
         settle(Sharpened)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("2.0 * query", "3.0 * query", False),
+        ("mask=mask)", "mask=None)", False),
+        ("self.factor * 1.0", "self.factor * 2.0", False),
+        ("def attend", "def attend(", False),
+        ("number = 3", "# What the file says beside its functions.\nnumber = 3", True),
+        ("import functional as F", "import functional as F  # and no more", True),
+    ],
+)
+def test_a_file_that_changed_since_its_import_is_no_record(tmp_path, monkeypatch, old, new, same):
+    """It would be of code that was not trained; a comment is not code."""
+    text = f"{TEXT}\nclass Scale:\n    factor = 1.0\n\n    def __call__(self):\n        return self.factor * 1.0\n"
+    name = f"module_of_a_changed_attention_{hashlib.sha256(new.encode()).hexdigest()[:8]}"
+    path = tmp_path / f"{name}.py"
+    path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, name, module := __import__(name))
+    path.write_text(text.replace(old, new))
+    settle = lambda: own_attention.settle(registry.configure("language_model"), tmp_path / "run", module.attend)
+    if same:
+        assert settle()[1].record["text"] == text.replace(old, new)
+        return
+    with pytest.raises(ConfigError, match=rf"{name}\.py has changed since it was imported"):
+        settle()
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run with an attention that has parameters and no file."""

@@ -12,6 +12,7 @@ from jaxformer.tasks import reports, rundir
 from jaxformer.tasks.language_model import LanguageModelingConfig
 from jaxformer.tasks.reports import Scored
 from jaxformer.tasks.translation import DataConfig, TranslationConfig
+from jaxformer.tasks.translation.config import CorpusConfig
 
 MEANT = [" ".join("un deux trois quatre cinq six sept huit".split()[: 2 + i % 6]) for i in range(48)]
 GOOD = [text if i % 4 else text.replace("un", "x") for i, text in enumerate(MEANT)]
@@ -135,16 +136,23 @@ def test_runs_that_do_not_compare(runs):
     other = runs("other", TranslationConfig(data=DataConfig(target_language="fr")), fingerprint="b")
     text = runs("text", LanguageModelingConfig(), fingerprint="a")
     pieces = runs("pieces", LanguageModelingConfig(), fingerprint="b")
+    to = lambda language: CorpusConfig(source="a", target="b", target_language=language)
+    several = runs(
+        "several", TranslationConfig(data=DataConfig(corpora={"x": to("fr"), "y": to("fr")})), fingerprint="a"
+    )
+    mixed = runs("mixed", TranslationConfig(data=DataConfig(corpora={"x": to("fr"), "y": to("zh")})), fingerprint="a")
     two, three = (runs(name, LanguageModelingConfig(), fingerprint="a", classes=name) for name in ("two", "three"))
     for a, b, problem in (
         (french, french, "french is the run itself"),
         (french, text, "text is a run of language_model, but .*french is one of translation"),
         (french, german, "german is scored differently: its language is 'de', here it is 'fr'"),
+        (several, mixed, "mixed is scored differently: its language is 'zh', here it is 'fr'"),
         (text, pieces, "pieces has another vocabulary than"),
         (two, three, "three has other classes than"),
     ):
         with pytest.raises(ConfigError, match=problem):
             reports.check_comparable(a, b)
+    reports.check_comparable(several, french)
     reports.check_comparable(french, other)  # texts compare, whatever their pieces
 
 

@@ -13,6 +13,7 @@ from jaxformer.errors import ConfigError
 from jaxformer.evaluation.scores import paired_bootstrap
 from jaxformer.tasks import rundir
 from jaxformer.tasks.runs import comparisons, find_runs, read_run
+from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.loop import Reason
 from jaxformer.training.phase_timer import PhaseTimer
 from tests.tasks.small import small
@@ -160,6 +161,37 @@ def test_case_counts_as_in_the_scores(tmp_path):
     assert comparisons(read_run(a), read_run(b)) == {}
     b = made(tmp_path / "c", [text.lower() for text in WORSE], config=lowered)
     assert comparisons(read_run(a), read_run(b))["test-best"].p_value == 1.0
+
+
+CHINESE = ["老人在房子里看书", "房子是白色的而且很大", "他们昨天去了学校"] * 6
+
+
+def test_several_corpora_are_compared_each_in_its_language(tmp_path, capsys):
+    """As they are scored; the language of other files is that with which they were translated."""
+    corpora = {"en_de": {"target_language": "de"}, "en_zh": {"target_language": "zh"}}
+    files = {"source": "a", "target": "b"}
+    config = changed(TranslationConfig(), {"data": {"corpora": {x: files | y for x, y in corpora.items()}}})
+    said = {"a": (WORSE, [text[:-1] for text in CHINESE]), "b": (REFERENCES, CHINESE)}
+    for name, texts in said.items():
+        path = made(tmp_path / name, WORSE, config=config)
+        rows = [
+            {"corpus": corpus, "source": "x", "reference": r, "hypothesis": h}
+            for corpus, references, its in zip(corpora, (REFERENCES, CHINESE), texts, strict=True)
+            for r, h in zip(references, its, strict=True)
+        ]
+        (path / "examples-test-best.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write(path, texts[1], CHINESE, name="file-c-best-to=zh")
+        (path / "scores-file-c-best-to=zh.json").write_text('{"settings": {"to": "zh"}}')
+    german = paired_bootstrap(WORSE, REFERENCES, REFERENCES, language="de")
+    chinese = paired_bootstrap(said["a"][1], CHINESE, CHINESE, language="zh")
+    assert comparisons(read_run(tmp_path / "a"), read_run(tmp_path / "b")) == {
+        "test-best en_de": german,
+        "test-best en_zh": chinese,
+        "file-c-best-to=zh": chinese,
+    }
+    assert "tok:zh" in chinese.system.signature
+    main(["diff", str(tmp_path / "a"), str(tmp_path / "b")])
+    assert f"test-best en_zh: {chinese} (paired bootstrap)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Sweeps: the trainings of a grid, resumption, failures, exit codes, and what is reported; trainings are imitated."""
 
 import json
+import shutil
 import types
 
 import pytest
@@ -8,24 +9,36 @@ import pytest
 from jaxformer.cli import runtime
 from jaxformer.cli.main import main
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError
+from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import comparison, registry, rundir, runner, sweep
 from jaxformer.training import NonFiniteError
 
 LOSSES = {("0.0", 0): 2.0, ("0.0", 1): 4.0, ("0.2", 0): 5.0, ("0.2", 1): 7.0, ("0.1", 0): 1.0}
+NO_DROPOUT = {"model": {"dropout": 0.0}}
+
+
+def fails(*_):
+    raise DataError("no test data")
 
 
 @pytest.fixture
 def trained(monkeypatch):
     """Trainings that only write the files of a run; `ends` has other ends by the number of the training."""
-    calls = types.SimpleNamespace(configs=[], ends={}, scored=[])
+    calls = types.SimpleNamespace(configs=[], ends={}, scored=[], data={})
 
-    def train(config, out, **_):
+    def train(config, out, *, hooks=(), **_):
         end = calls.ends.get(len(calls.configs), "done")
         calls.configs.append(config)
         if isinstance(end, Exception):
             raise end
         (out / "checkpoints" / "20").mkdir(parents=True, exist_ok=True)
+        (out / "provenance.json").write_text(json.dumps({"data": calls.data}))
+        try:
+            for hook in hooks:
+                hook.started(None)
+        except ConfigError:
+            shutil.rmtree(out)  # as a run without steps is removed
+            raise
         rundir.write_config(out, config.task, config)
         loss = LOSSES[str(config.model.dropout), config.seed]
         entries = [{"step": 10, "loss": 9.0, "validation_loss": loss, "validation_bleu": 30.0}]
@@ -97,6 +110,50 @@ def test_runs_of_other_settings_are_refused_before_anything_starts(trained, tmp_
     assert len(trained.configs) == 4
 
 
+def test_data_that_changed_are_refused_before_a_step(trained, tmp_path, capsys):
+    """Whatever the other settings are; a run that exists is found before anything starts."""
+    trained.data = {"train": "a"}
+    assert main(words(tmp_path, "--seeds", "1")) == 0
+    trained.data = {"train": "b"}
+    assert main(words(tmp_path)) == 2
+    first, second, other = (tmp_path / name for name in ("dropout=0/seed-0", "dropout=0/seed-1", "dropout=0.2/seed-0"))
+    said = "{} and {} have the same settings of data, but other data, by its hash: data.train was 'a', now 'b'"
+    assert said.format(first, second) in capsys.readouterr().err
+    assert len(trained.configs) == 3
+    (other / "provenance.json").write_text(json.dumps({"data": trained.data}))
+    assert main(words(tmp_path)) == 2
+    assert said.format(first, other) in capsys.readouterr().err
+    assert len(trained.configs) == 3
+    assert main(words(tmp_path, "--seeds", "1", "--data.grammar_pairs", "300", "--out", str(tmp_path / "more"))) == 0
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_scores_without_test_data_are_refused_before_a_training(trained, tmp_path, capsys, monkeypatch, several):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("one\ntwo\n")
+    names = "data.corpora.x" if several else "data"
+    files = [f"--{names}.{part}source=a" for part in ("", "validation_")]
+    files += [f"--{names}.{part}target=a" for part in ("", "validation_")]
+    options = ["sweep", "translation", *files, "--data.held_out=0", "--seeds=1", "--out=sweep", "--model.dropout=0"]
+    assert main([*options, "--evaluate"]) == 2
+    assert "no test data" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()
+    assert main(options) == 0
+
+
+def test_a_report_is_saved_before_scores_that_fail(trained, tmp_path):
+    todo = sweep.trials(tmp_path, {}, [0], lambda values, run: changed(registry.configure("demo"), NO_DROPOUT))
+    saved = []
+    with pytest.raises(DataError):
+        sweep.train(todo, say=str, score=fails, each=lambda: saved.append(sweep.report(todo)["summary"]))
+    assert len(saved) == 1
+
+
+def test_a_plan_is_no_json(trained, tmp_path, capsys):
+    assert main(words(tmp_path, "--plan", "--json")) == 2
+    assert "--plan prints a line for each training: --json has no effect" in capsys.readouterr().err
+
+
 def test_the_time_limit_holds_for_all_together(trained, tmp_path, monkeypatch):
     config = changed(registry.configure("demo"), {"train": {"minutes": 10.0}})
     configure = lambda values, run: changed(config, {"seed": int(values["seed"])})
@@ -110,7 +167,7 @@ def test_the_time_limit_holds_for_all_together(trained, tmp_path, monkeypatch):
 def test_complete_runs_are_scored_once(trained, tmp_path):
     """A run that was stopped while it was scored is scored by the next start."""
     config = registry.configure("demo")
-    todo = sweep.trials(tmp_path, {}, [0], lambda values, run: changed(config, {"model": {"dropout": 0.0}}))
+    todo = sweep.trials(tmp_path, {}, [0], lambda values, run: changed(config, NO_DROPOUT))
     scored = []
     for _ in range(2):
         sweep.train(todo, say=lambda text: None, score=scored.append)

@@ -294,6 +294,20 @@ def test_ties_and_removed_tokens_are_counted():
         compare(before, after | {"equal": [1.0, 2.0]}, "equal")
 
 
+def test_end_tokens_stay(tmp_path):
+    """Whatever they are in the corpus: the search of the run needs them."""
+    (tmp_path / "text").write_text(TEXT)
+    config = untrained.CONFIGS["language_model"]
+    whole = untrained.tokenizer()
+    ends = [whole.names.index(name) for name in ("</s>", "\u2581French")]
+    decode = dataclasses.replace(config.decode, stop_at_end=True, eos_token_ids=",".join(map(str, ends)))
+    run = untrained.write(tmp_path / "run", "language_model", decode=decode)
+    trim.trim(run, tmp_path / "out", corpus=[tmp_path / "text"], sentences=1)
+    small = run_tokenizer(tmp_path / "out")
+    kept = registry.read_config(tmp_path / "out").decode.end_tokens
+    assert [small.names[token] for token in kept] == [whole.names[token] for token in ends]
+
+
 def test_bad_input(trimmed, tmp_path, capsys):
     run, text, empty = *map(str, (trimmed("classification")[0], tmp_path / "text")), tmp_path / "empty"
     empty.write_text("\n")

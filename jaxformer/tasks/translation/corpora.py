@@ -36,6 +36,17 @@ class Corpora:
         """Hashes of the training and the validation data."""
         return {"train": self.train.fingerprint, "validation": self.validation.fingerprint}
 
+    def part(self, split: str) -> Mapping[str, Pairs]:
+        """Returns the pairs of a split, "test" or "validation", by name.
+
+        Raises:
+          DataError: it is empty.
+        """
+        found = {"validation": self.validation} if split == "validation" else self.tests
+        if not all(map(len, found.values())):
+            raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
+        return found
+
 
 @dataclasses.dataclass(frozen=True)
 class Mixture:
@@ -50,6 +61,10 @@ class Mixture:
         """Hashes of the training and the validation data of all corpora."""
         found = [(name, part.fingerprints) for name, part in self.parts.items()]
         return {key: short_digest(f"{name} {each[key]}\n" for name, each in found) for key in ("train", "validation")}
+
+    def part(self, split: str) -> dict[str, Mapping[str, Pairs]]:
+        """Returns `Corpora.part` of each."""
+        return {name: part.part(split) for name, part in self.parts.items()}
 
     @property
     def num_lines(self) -> int:

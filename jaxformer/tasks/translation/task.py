@@ -72,7 +72,6 @@ def read(config: TranslationConfig) -> Corpora | Mixture:
 
 def read_test(config: TranslationConfig, files: Sequence[str | os.PathLike[str]]) -> Corpora:
     """Reads other test data: see `load_test`."""
-    bleu_words("", two_letters(config.data.target_language))
     return load_test(config.data, files)
 
 
@@ -253,14 +252,13 @@ def score(
     if isinstance(corpus, Mixture):
         yield from mixtures.score_each(config, corpus, translator, functools.partial(score, split=split, say=say))
         return
-    parts = {"validation": corpus.validation} if split == "validation" else corpus.tests
-    if not all(map(len, parts.values())):
-        raise DataError(f"no {split} data: the run's data.held_out is 0, and it names no files for them")
-    language = two_letters(config.data.target_language or translator.language)
+    parts = corpus.part(split)
+    language = two_letters(translator.language or config.data.target_language)
+    bleu_words("", language)  # refuses one without a package before anything is translated
     if not language:
         say("Moses BLEU is left out: the run's data.target_language is not set")
     elif language in UNSPACED:
-        say(f"Moses BLEU is left out: {language}, the run's data.target_language, is written without spaces")
+        say(f"Moses BLEU is left out: {language}, the language of the translations, is written without spaces")
     for name, part in parts.items():
         if part.num_skipped:
             say(f"{name}: {part.report()}")

@@ -199,7 +199,7 @@ class Translator(TextPredictor):
         """
         longest = min(self._max_positions, BUCKETS[-1])
         spelled, sides = self.tokenizer.normalizer.spelled, _sides(sources, targets)
-        lengths = [[len(ids) + 1 for ids in encode_texts(self.tokenizer, texts, side)] for texts, side in sides]
+        lengths = [[*map(len, self._whole(texts, side))] for texts, side in sides]
         words_of = [[spelled(text.replace(SPACE, ESCAPE).split(), side) for text in texts] for texts, side in sides]
         sizes = zip(*words_of, *lengths, strict=True)
         pairs = [i for i, (a, b, s, t) in enumerate(sizes) if a and b and all(a) and all(b) and max(s, t) <= longest]
@@ -300,13 +300,17 @@ class Translator(TextPredictor):
         shape = 1 << (len(sequences) - 1).bit_length(), self._bucket(max(map(len, sequences)))
         return padded(sequences, shape, self.tokenizer.special.pad)
 
+    def _whole(self, sentences: Sequence[str], side: Side) -> list[np.ndarray]:
+        """Returns the tokens of each sentence, with that of its language, if it has one, and its end token."""
+        start = np.asarray(self._begin(side) if self.tags in (side, "both") else (), np.int32)
+        end = [self.tokenizer.special.eos]
+        return [np.concatenate([start, ids, end]) for ids in encode_texts(self.tokenizer, sentences, side)]
+
     def _tokens(
         self, sentences: Sequence[str], side: Side, first: int, warn: Callable[[str], None] | None
     ) -> list[np.ndarray]:
-        """Returns the tokens of each sentence with its end token; with `warn`, long sentences are truncated."""
-        eos = self.tokenizer.special.eos
-        start = np.asarray(self._begin(side) if self.tags in (side, "both") else (), np.int32)
-        tokens = [np.concatenate([start, ids, [eos]]) for ids in encode_texts(self.tokenizer, sentences, side)]
+        """Returns the tokens of `_whole`; with `warn`, long sentences are truncated."""
+        eos, tokens = self.tokenizer.special.eos, self._whole(sentences, side)
         longest = self._max_positions if warn is None else min(self._max_positions, BUCKETS[-1])
         for i, ids in enumerate(tokens):
             if len(ids) <= longest:

@@ -183,7 +183,7 @@ def test_moses_bleu_needs_the_language(tmp_path):
         (scored,) = TASK.score(config, corpora, perfect, "test", said.append)
         assert [score.name for score in scored.scores] == names
         assert any("data.target_language is not set" in line for line in said) == (not language)
-        assert any("zh, the run's data.target_language, is written without" in x for x in said) == (language == "zh")
+        assert any("zh, the language of the translations, is written without" in x for x in said) == (language == "zh")
 
 
 def test_lengths_that_a_mesh_cannot_shard_are_reported(tmp_path):
@@ -333,6 +333,28 @@ def test_a_language_whose_words_need_a_package_is_refused_before_training(tmp_pa
     scores._tokenizer.cache_clear()
     with pytest.raises(ConfigError, match=r"sacrebleu\[ko\]"):
         jaxformer.train(config, tmp_path / "run", console=quiet())
+
+
+def test_other_files_are_scored_in_the_language_of_the_translator(tmp_path, monkeypatch):
+    """A run of several corpora has a language for those that name none; a package is needed for that of the files."""
+    texts, config = ("老人在房子里", "房子是白色的"), changed(small(), {"data": {"target_language": "ko"}})
+    for side in ("en", "zh"):
+        (tmp_path / side).write_text("".join(f"{text}\n" for text in texts))
+    normalizer = types.SimpleNamespace(lowercase=False, pretokenize="none")
+    translator = types.SimpleNamespace(
+        language="zh",
+        decode=DecodeConfig(),
+        tokenizer=types.SimpleNamespace(normalizer=normalizer),
+        candidates=lambda texts, **_: [[types.SimpleNamespace(text=text, score=0.0)] for text in texts],
+    )
+    monkeypatch.setattr(tokenizer_ko_mecab, "MeCab", None)
+    scores._tokenizer.cache_clear()
+    corpus = TASK.read_test(config, [tmp_path / "en", tmp_path / "zh"])
+    (found,) = TASK.score(config, corpus, translator, "test", str)
+    assert "tok:zh" in found.scores[0].signature
+    translator.language, translator.candidates = "ko", lambda *_, **__: pytest.fail("the work has begun")
+    with pytest.raises(ConfigError, match=r"sacrebleu\[ko\]"):
+        list(TASK.score(config, corpus, translator, "test", str))
 
 
 def test_no_test_data(tmp_path):

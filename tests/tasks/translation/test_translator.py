@@ -309,6 +309,17 @@ def test_alignments_link_words():
         one.score(SENTENCES, targets)
 
 
+def test_alignments_count_the_token_of_the_language():
+    """A sentence that is too long with it has no links, as any other that is too long."""
+    one = translator(positions=choices.Learned(), max_positions=8)
+    tokenizer = SubwordTokenizer.train([p.english for p in demo.generate(500)], vocab_size=400, languages=("de",))
+    tagged = dataclasses.replace(one, tokenizer=tokenizer, tags="source", language="de")
+    texts = [" ".join(["the"] * number) for number in (5, 6)]
+    assert [len(ids) for ids in tokenizer.encode(texts, "source")] == [6, 7]
+    assert [bool(links) for links in tagged.alignments(texts, ["a", "a"])] == [True, False]
+    assert all(dataclasses.replace(tagged, tags="none").alignments(texts, ["a", "a"]))
+
+
 @pytest.mark.full
 def test_attention_of_a_pair_is_the_same_in_a_batch():
     one, targets = translator(), ["Le vieil homme.", "Elle chante.", "Pourquoi ?"]
