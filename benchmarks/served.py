@@ -22,7 +22,7 @@ import jaxformer
 from benchmarks import command
 from benchmarks.decode import processor
 from experiments.command import count
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.evaluation.scores import bleu
 from jaxformer.interop.ctranslate2 import Quantization
 from jaxformer.tasks import pretrained

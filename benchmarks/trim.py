@@ -20,7 +20,7 @@ from benchmarks import command
 from benchmarks.decode import processor
 from benchmarks.worker import Side
 from experiments.command import count
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.tasks.trim import trim
 
 SIDE = "benchmarks.sides.corpus_ours"

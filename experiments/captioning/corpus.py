@@ -14,7 +14,7 @@ from experiments.captioning.measures import truths
 from jaxformer.config import changed
 from jaxformer.data.captions import captions_of
 from jaxformer.data.images import LabeledImages
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.errors import DataError
 from jaxformer.files import write_text
 from jaxformer.models import GridConfig, RecurrentCaptionerConfig, TransformerCaptionerConfig, choices

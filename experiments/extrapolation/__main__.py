@@ -26,7 +26,7 @@ from experiments import command
 from experiments.pictures import plt, save, tidy
 from experiments.tables import interval, table
 from jaxformer import demo, models, pure
-from jaxformer.data.sources import read_utf8
+from jaxformer.data.lines import read_utf8
 from jaxformer.models import choices
 
 TRAINED, TESTED = 32, (32, 64, 128, 256, 512)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Iterator
 
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.files import write_text
 from jaxformer.tasks.masked_language_model import DataConfig, MaskedLanguageModelingConfig
 from jaxformer.tasks.masked_language_model.config import SMALL

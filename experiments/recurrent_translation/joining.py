@@ -8,7 +8,7 @@ import random
 from collections.abc import Sequence
 
 from jaxformer import demo
-from jaxformer.data.sources import Parallel, read_parallel
+from jaxformer.data.pairs import Parallel, read_parallel
 from jaxformer.files import write_text
 
 SIZES = (2, 3, 4, 5)

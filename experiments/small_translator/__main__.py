@@ -29,7 +29,7 @@ from experiments.small_translator import card, corpus
 from experiments.translation import smoke
 from jaxformer import demo, interop
 from jaxformer.config import changed, comparable
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.errors import DataError
 from jaxformer.evaluation.resampling import interval
 from jaxformer.files import creating_folder, remove_folder, write_text

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Mapping
 
 from experiments import command
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.errors import DataError
 
 TABLE = "tatoeba/eng-deu.tsv"

@@ -14,7 +14,8 @@ import jaxformer
 from experiments import command
 from experiments.translation import verify
 from jaxformer.config import changed, comparable, difference
-from jaxformer.data.sources import locate, read_lines
+from jaxformer.data.lines import read_lines
+from jaxformer.data.sources import locate
 from jaxformer.errors import ConfigError
 from jaxformer.evaluation.resampling import interval
 from jaxformer.files import write_text

@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.errors import DataError
 
 

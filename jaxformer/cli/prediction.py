@@ -75,7 +75,7 @@ def classify(args: Classify) -> int:
         (args.picture and config.task != "vision", "--picture is for a run of vision"),
     )
     from jaxformer.cli.lines import batches, image_names
-    from jaxformer.data.sources import read_lines
+    from jaxformer.data.lines import read_lines
 
     predictor = load(args, config)
     if config.task == "vision":
@@ -257,7 +257,7 @@ def score(args: Score, settings: list[str]) -> int:
     needed = "a translation model needs --source and --target, or neither; a language model has no --target"
     refuse(((args.target is not None) != (pairs and args.source is not None), needed))
     from jaxformer.cli import runtime
-    from jaxformer.data.sources import read_lines
+    from jaxformer.data.lines import read_lines
 
     files = [read_lines(path) for path in (args.source, args.target) if path is not None]
     if len(files) == 2 and len(files[0]) != len(files[1]):

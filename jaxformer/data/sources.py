@@ -13,29 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from jaxformer.config import check_held_out
-from jaxformer.data.lines import read_lines, read_utf8
-from jaxformer.data.pairs import FilePairs, PairFiles, Pairs, Parallel, read_pairs, read_parallel, read_table
+from jaxformer.data.pairs import FilePairs, Pairs, Parallel
 from jaxformer.errors import DataError
 from jaxformer.files import local_path
-
-__all__ = [
-    "FilePairs",
-    "PairFiles",
-    "Pairs",
-    "Parallel",
-    "check_held_out",
-    "held_out_rows",
-    "locate",
-    "locate_all",
-    "num_held_out",
-    "read_lines",
-    "read_pairs",
-    "read_parallel",
-    "read_table",
-    "read_utf8",
-    "split_by_source",
-    "split_rows",
-]
 
 HASHES = 1 << 20
 """The number of hashes after which all but the smallest are dropped."""

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from jaxformer import decoding
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.decoding import Hypotheses
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation.scores import bleu_words

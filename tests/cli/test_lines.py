@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from jaxformer.cli.lines import standard_input
-from jaxformer.data.sources import read_lines
+from jaxformer.data.lines import read_lines
 from jaxformer.errors import DataError
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxformer import decoding, models
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Parallel
 from jaxformer.errors import DataError
 from jaxformer.models import choices
 from jaxformer.modules.pure import pure

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from jaxformer.data.batch_plan import make_batch_plan
+from jaxformer.data.pairs import Parallel
 from jaxformer.data.pipeline import PlannedPairs, batches, prepare, prepare_tokenizer
-from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError
 from jaxformer.tokenizers.characters import CharacterTokenizer
 from jaxformer.tokenizers.normalization import TextNormalizer

@@ -10,7 +10,9 @@ import pytest
 
 from jaxformer.cli.main import main
 from jaxformer.data import sources
-from jaxformer.data.sources import Parallel, held_out_rows, read_table, split_by_source
+from jaxformer.data.lines import read_lines
+from jaxformer.data.pairs import Parallel, read_table
+from jaxformer.data.sources import held_out_rows, split_by_source
 from jaxformer.errors import DataError
 
 
@@ -43,7 +45,7 @@ def test_a_file_that_is_missing_here_and_in_the_corpora_is_named_in_both(tmp_pat
 def test_a_name_that_is_too_long_is_refused(monkeypatch):
     monkeypatch.delenv("JAXFORMER_DATA", raising=False)
     with pytest.raises(DataError, match=r"cannot read .*: File name too long"):
-        sources.read_lines(sources.locate("a" * 300))
+        read_lines(sources.locate("a" * 300))
 
 
 def test_split_keeps_sentences_together():

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jaxformer.data import token_cache
+from jaxformer.data.pairs import Parallel
 from jaxformer.data.pipeline import prepare, prepare_tokenizer
-from jaxformer.data.sources import Parallel
 from jaxformer.data.token_cache import CHECKSUMS, Ragged, cached_sequences
 from jaxformer.tokenizers.subwords import SubwordTokenizer
 from tests.data.small import CORPUS

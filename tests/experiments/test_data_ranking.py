@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.data_ranking import __main__ as ranking
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Parallel
 from jaxformer.errors import DataError
 
 

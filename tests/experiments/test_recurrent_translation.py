@@ -14,7 +14,7 @@ from experiments.recurrent_translation import grid, joining, measures, report
 from jaxformer import functional as F
 from jaxformer import models, pure
 from jaxformer.config import to_data
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Parallel
 from jaxformer.evaluation.scores import bleu
 from jaxformer.models.config import Seq2SeqConfig
 from tests.experiments.smoke import check_resumes

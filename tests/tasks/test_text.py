@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxformer.data.sources import Parallel
+from jaxformer.data.pairs import Parallel
 from jaxformer.data.text import Text
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.multihost import processes

@@ -17,7 +17,8 @@ from jaxformer.caches import data_cache
 from jaxformer.data.captions import CaptionBatch, PlannedCaptions, caption_plan, captions_of, read_captions
 from jaxformer.data.image_batches import Augmentation
 from jaxformer.data.images import LabeledImages, read_images
-from jaxformer.data.sources import Parallel, locate
+from jaxformer.data.pairs import Parallel
+from jaxformer.data.sources import locate
 from jaxformer.errors import DataError
 from jaxformer.evaluation.scores import bleu, sentence_scores
 from jaxformer.functional.dropout import fold_in_name

@@ -14,8 +14,8 @@ from sacrebleu.tokenizers import tokenizer_ko_mecab
 import jaxformer
 from jaxformer import demo, functional, sharding
 from jaxformer.config import changed
+from jaxformer.data.pairs import Parallel
 from jaxformer.data.pipeline import PlannedPairs
-from jaxformer.data.sources import Parallel
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.evaluation import scores
 from jaxformer.functional.dropout import fold_in_name
