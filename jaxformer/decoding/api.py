@@ -153,9 +153,9 @@ def ends_of(eos: int | Sequence[int] | None) -> tuple[int, ...]:
     """Returns the tokens that end a sequence: one, several, or none."""
     if eos is None:
         return ()
-    if isinstance(eos, np.ndarray | jax.Array) and has_known_values(eos):
-        eos = eos.tolist()
-    return tuple(eos) if isinstance(eos, Sequence) else (eos,)
+    is_array = isinstance(eos, np.ndarray | jax.Array) and has_known_values(eos)
+    given: Any = np.asarray(eos).tolist() if is_array else eos
+    return tuple(given) if isinstance(given, Sequence) else (given,)
 
 
 def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:

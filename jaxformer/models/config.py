@@ -154,7 +154,7 @@ def check_fields(config: object, *may_be_zero: str) -> None:
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-        if isinstance(value, numbers.Real) and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} must be finite, got {value}")
         if name == "epsilon" and value < 0:
             raise ValueError(f"epsilon must be at least 0, got {value}")
