@@ -227,6 +227,7 @@ class LibraryAdapter(Adapter):
     Band(before=None, after=0)
     """
 
+    mask: str | None = "mask"
     bias: str | None = "bias"
     scale: str | None = "scale"
 

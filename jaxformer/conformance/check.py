@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+import operator
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -56,10 +57,11 @@ def check(
         thread, by a context manager, do not reach it. A thread that runs Python beyond the limit is stopped by an
         exception; one that stays in compiled code is left behind, and the properties after it are not tried.
       limits: the largest error by dtype, in place of `LIMITS`.
-      fields: those of `Adapter` that its signature does not tell, such as ``layout="BNTH"``.
+      fields: those of `Adapter` that the signature of a function does not tell, such as ``layout="BNTH"``.
 
     Raises:
-      ConfigError: a field or a property does not exist, or the function cannot be called.
+      ConfigError: a field, a property or the dtype of a limit does not exist, there are fields beside an `Adapter`, or
+        the function cannot be called.
 
     >>> import numpy as np
     >>> def attend(q, k, v):
@@ -69,7 +71,11 @@ def check(
     >>> [(row.name, row.status) for row in report.rows]
     [('values', 'passed'), ('mask', 'not offered'), ('large logits', 'failed')]
     """
+    if isinstance(function, Adapter) and fields:
+        raise ConfigError(f"an Adapter has its own fields, got {', '.join(fields)} beside it; use dataclasses.replace")
     adapter = adapt(function, **fields) if not isinstance(function, Adapter) else function
+    if wrong := [dtype for dtype in limits or () if dtype not in LIMITS]:
+        raise ConfigError(f"there is no limit of {wrong[0]!r}{did_you_mean(wrong[0], LIMITS)}")
     for name in only or ():
         if name not in PROPERTIES:
             raise ConfigError(f"there is no property {name!r}{did_you_mean(name, PROPERTIES)}")
@@ -187,14 +193,13 @@ def load(text: str) -> Callable[..., Any] | Adapter:
     if not (module and colon and name):
         raise ConfigError(f"an attention must be package.module:function, got {text!r}")
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except AttributeError:
-        names = vars(importlib.import_module(module))
-        raise ConfigError(f"{module} has no {name!r}{did_you_mean(name, names)}") from None
+        imported = importlib.import_module(module)
     except Exception as error:
         raise ConfigError(f"cannot import {module}: {type(error).__name__}: {first_line(error)}") from error
+    try:
+        found: Any = operator.attrgetter(name)(imported)
+    except AttributeError:
+        raise ConfigError(f"{module} has no {name!r}{did_you_mean(name, vars(imported))}") from None
     if not callable(found) and not isinstance(found, Adapter):
         raise ConfigError(f"{text} must be a function, got {found!r}")
     return found

@@ -23,8 +23,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxformer.axes import has_known_values
 from jaxformer.reprs import brief
 
 T = TypeVar("T")
@@ -151,7 +153,9 @@ def ends_of(eos: int | Sequence[int] | None) -> tuple[int, ...]:
     """Returns the tokens that end a sequence: one, several, or none."""
     if eos is None:
         return ()
-    return tuple(eos) if isinstance(eos, Sequence) else (eos,)
+    is_array = isinstance(eos, np.ndarray | jax.Array) and has_known_values(eos)
+    given: Any = np.asarray(eos).tolist() if is_array else eos
+    return tuple(given) if isinstance(given, Sequence) else (given,)
 
 
 def check_ends(ends: tuple[int, ...], vocab_size: int) -> None:

@@ -252,7 +252,7 @@ def _advance(beam: _Beam[S], choices: Float[Array, "B K V"], state: S, rules: _R
         num_finished=num_finished,
         stopped=stopped | dead | at_limit[:, 0] | beam.stopped,
     )
-    live = _among(chosen, ends.shape[1]) & ~ends
+    live = _among(chosen, ends.shape[1]) & ~complete
     return after, _Considered(grown_tokens, lengths, log_probs, scores, live, kept & finishing)
 
 
@@ -320,9 +320,9 @@ def _propose(
     if beam_size * vocab_size >= 2**31:
         raise ValueError(f"beam_size times the vocabulary must be below 2**31, got {beam_size} x {vocab_size}")
     best, tokens = top_scores(choices, min(count, vocab_size))
-    totals = (best + log_probs[:, :, None]).reshape(batch, -1)
-    totals, index = jax.lax.top_k(totals, min(count, totals.shape[1]))
-    tokens, gained = api.gather((tokens.reshape(batch, -1), best.reshape(batch, -1)), index)
+    flat = lambda x: x.reshape(batch, beam_size * best.shape[2])
+    totals, index = jax.lax.top_k(flat(best + log_probs[:, :, None]), min(count, beam_size * best.shape[2]))
+    tokens, gained = api.gather((flat(tokens), flat(best)), index)
     return index // best.shape[2], tokens, gained, totals
 
 

@@ -64,7 +64,7 @@ class Limits(Generic[S]):
     """The beginning, the end and the length of sequences; a pytree whose leaves are `prefix` and `max_lengths`.
 
     Raises:
-      ConfigError: `max_length` is below 1, or `forced_end` is unknown.
+      ConfigError: `max_length` is below 1, `bos` is negative, or `forced_end` is unknown.
 
     >>> Limits(max_length=50, bos=1, eos=[2, 3]).eos
     (2, 3)
@@ -74,7 +74,7 @@ class Limits(Generic[S]):
     """The maximum number of tokens, `eos` and prefix included."""
     bos: int | None = dataclasses.field(metadata={"static": True})
     """The token before the first, never chosen unless it is `eos`; None if the prefix, which then has at least one
-    token, begins the sequence."""
+    token, begins the sequence. It may have no score, if a model only reads it, so it is not compared with V."""
     eos: int | Sequence[int] | None = dataclasses.field(metadata={"static": True})
     """The token that ends a sequence, or several; None if no token does: only the limit ends a sequence."""
     pad: int | None = dataclasses.field(default=None, metadata={"static": True})
@@ -95,8 +95,10 @@ class Limits(Generic[S]):
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        if isinstance(self.eos, list):
-            object.__setattr__(self, "eos", tuple(self.eos))
+        if isinstance(self.eos, list | np.ndarray | jax.Array):
+            object.__setattr__(self, "eos", ends_of(self.eos))
+        if isinstance(self.bos, int | np.integer) and self.bos < 0:
+            raise ConfigError(f"bos must be at least 0, got {self.bos}")
         if self.max_length < 1:
             raise ConfigError(f"max_length must be at least 1, got {self.max_length}")
         if self.forced_end not in (None, *get_args(ForcedEnd)):

@@ -102,6 +102,7 @@ def _statistics(
     tokens: Int[Array, "K T"], lengths: Int[Array, " K"], order: int
 ) -> tuple[Float[Array, "O K K"], Float[Array, "O K"]]:
     """Returns, for each order, the number of n-grams that candidates k and m share, and the number of n-grams of k."""
+    tokens = tokens.astype(jnp.int32)  # the numbers of n-grams, too, have this type
 
     def longer(grams: jax.Array, size: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         # An n-gram is the pair of its first n - 1 tokens and its last one; its position is its first token's.

@@ -138,7 +138,8 @@ def token_cutoff(
         follows &= tokens.segments[:, 1:] == tokens.segments[:, :-1]
     inner = jnp.pad(follows, ((0, 0), (1, 0))) & jnp.pad(follows, ((0, 0), (0, 1)))
     shown = keep(key, rate, every_index(tokens.shape)) | ~inner
-    return dataclasses.replace(tokens, shown=shown if where is None else shown | ~where)
+    shown = shown if where is None else shown | ~where
+    return dataclasses.replace(tokens, shown=shown if tokens.shown is None else shown & tokens.shown)
 
 
 def everywhere(where: Bool[Array, "*batch"] | None, shape: tuple[int, ...]) -> Bool[Array, "*batch"]:

@@ -94,6 +94,7 @@ class Mask:
         >>> window(1).at_positions(np.array([[3]]), np.arange(5)[None]).dense(1, 5)[0, 0].astype(int).tolist()
         [[0, 0, 1, 1, 0]]
         """
+        query, key = signed(query), signed(key)
         if query.shape[0] == key.shape[0] == 1:
             return Dense(self._checked_tile(jnp.asarray(query[0]), jnp.asarray(key[0])))
         batch = max(query.shape[0], key.shape[0])
@@ -281,6 +282,16 @@ class Dense(IndexedMask):
             of_keys = got[1] == num_keys and self.array.size == math.prod(got)  # as an array [B, S] would be
             hint = "; masks.padding takes the real keys of each example, Bool [B, S]" if of_keys else ""
             raise ValueError(f"mask covers [T, S] = {list(got)}, but queries and keys have {list(expected)}{hint}")
+
+
+def signed(positions: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """Returns positions of an unsigned or narrow type as int32, because their differences would wrap around.
+
+    >>> signed(np.array([3], np.uint8)).dtype, signed(np.array([3])).dtype
+    (dtype('int32'), dtype('int64'))
+    """
+    kept = not jnp.issubdtype(positions.dtype, jnp.integer) or positions.dtype in (np.int32, np.int64)
+    return positions if kept else positions.astype(np.int32)
 
 
 def take(array: jax.Array, index: jax.Array | np.ndarray, axis: int) -> jax.Array:

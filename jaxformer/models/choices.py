@@ -232,6 +232,9 @@ class Experts:
     """The weight of the load-balancing loss in training."""
 
     def __post_init__(self) -> None:
+        if 0 < self.num_experts < self.num_experts_per_token:
+            got = f"got {self.num_experts_per_token} of {self.num_experts}"
+            raise ValueError(f"num_experts_per_token must be at most num_experts, {got}")
         if self.capacity_factor is not None and not 0 < self.capacity_factor < math.inf:
             raise ValueError(f"capacity_factor must be above 0 and finite, or None, got {self.capacity_factor}")
         if not 0 <= self.load_balancing_weight < math.inf:

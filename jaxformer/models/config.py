@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 import typing
 from typing import ClassVar, Literal
@@ -135,7 +136,7 @@ class TextDecoderConfig(TextConfig):
 
 
 def check_fields(config: object, *may_be_zero: str) -> None:
-    """Checks the choices, sizes and dropout rates of a configuration and its parts, by names and types of fields.
+    """Checks the choices and numbers of a configuration and its parts, by names and types of fields.
 
     Args:
       may_be_zero: the names of sizes that may be 0, besides the ones that are filled in from the data.
@@ -153,6 +154,12 @@ def check_fields(config: object, *may_be_zero: str) -> None:
         least = 0 if name in may_be_zero or name.endswith(("vocab_size", "num_classes")) else 1
         if type(value) is int and value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}")
+        if name == "epsilon" and value < 0:
+            raise ValueError(f"epsilon must be at least 0, got {value}")
+        if name.endswith("soft_cap") and value is not None and value <= 0:
+            raise ValueError(f"{name} must be above 0, got {value}")
         if name.endswith("dropout") and value is not None and not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}")
         if dataclasses.is_dataclass(value):

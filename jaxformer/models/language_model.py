@@ -115,7 +115,7 @@ class MaskedLanguageModel(TokenModel):
         """Returns the transformed states at `masked_positions`, by default at all positions, so that P is T.
 
         Labels are the original tokens at these positions. Rows with fewer masked positions than others are filled with
-        repeated ones, which do not count in the loss.
+        repeated ones; give the loss `where`, True for the others, so that these do not count in it.
         """
         tokens = as_tokens(tokens)
         check_rank("tokens", tokens.ids, "B T")

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.axes import constrain, num_shards
 from jaxformer.functional import RecurrentState
+from jaxformer.functional.attention.weights import chosen_maps
 from jaxformer.functional.dropout import fold_in_name
 from jaxformer.functional.recurrent import scan_shared
 from jaxformer.functional.tokens import Tokens, as_tokens
@@ -102,6 +103,9 @@ class CapturedWeights:
         """Returns the weights in the chosen rows and heads, over the keys that the mask allows.
 
         For a stack, these are the weights of all layers, with a leading dimension L; `layer` selects one.
+
+        Raises:
+          ValueError: a row or a head does not exist.
         """
         if self.values.ndim == 5:
             return jax.vmap(lambda layer: layer.weights(mask=mask, rows=rows, heads=heads))(self)
@@ -110,8 +114,7 @@ class CapturedWeights:
             kept = jnp.where(as_mask(mask).dense(*values.shape[2:]), values, 0.0)
             total = kept.sum(-1, keepdims=True)
             values = kept / jnp.where(total == 0, 1.0, total)
-        values = values if rows is None else values[:, :, jnp.asarray(rows)]
-        return values if heads is None else values[:, jnp.asarray(heads)]
+        return chosen_maps(values, rows, heads)
 
 
 def captured_weights(weights: Float[Array, "B T S"] | None) -> dict[str, CapturedWeights]:
@@ -303,7 +306,11 @@ class RecurrentDecoder(nnx.Module):
                 new = jax.tree.map(lambda a, b: jnp.where(valid[..., None], a, b), new, state)
             return new, (output, weights)
 
-        keys = (None, None) if key is None else (jax.random.split(key, len(x)), jnp.broadcast_to(key, len(x)))
+        keys = (
+            (None, None)
+            if key is None
+            else (jax.random.split(key, len(x)), jnp.broadcast_to(key, (len(x), *key.shape)))
+        )
         valid = jax.tree.map(lambda x: jnp.moveaxis(x, -1, 0), valid)
         noise = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0)[:, :, None], noise)
         shared, others = (parameters, context), (valid, noise, *keys)

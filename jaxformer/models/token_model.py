@@ -76,9 +76,20 @@ class TokenModel(nnx.Module):
             total += self.load_balancing_weight * count * balance_loss(captured[name])
         return total, count
 
-    def log_probs(self, *inputs: object, labels: Int[Array, "B T"]) -> Float[Array, "B T"]:
-        """Returns the log-probability of each label, without dropout and without holding the logits."""
-        return self.head.log_probs(self.states(*inputs)[0], labels)
+    def log_probs(
+        self, *inputs: object, labels: Int[Array, "B T"], where: Bool[Array, "B T"] | None = None
+    ) -> Float[Array, "B T"]:
+        """Returns the log-probability of each label, without dropout and without holding the logits.
+
+        Args:
+          where: True for labels that count, by default as in `loss`; the values of others are not checked.
+
+        Raises:
+          ValueError: a label that counts is not in the vocabulary.
+        """
+        if where is None:
+            where = self._counted(*inputs)
+        return self.head.log_probs(self.states(*inputs)[0], labels, where=where)
 
     def captured(self, *inputs: object, names: Collection[str] | None = None) -> Intermediates:
         """Returns named attentions in every layer, a `CapturedAttention` or `CapturedWeights` each; by default, all.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -24,7 +25,7 @@ from jaxformer import masks
 from jaxformer.axes import has_known_values
 from jaxformer.errors import ConfigError
 from jaxformer.functional.attention.base import ScoreFunction
-from jaxformer.functional.attention.weights import WeightOptions, offered_weights
+from jaxformer.functional.attention.weights import WeightOptions, offered_weights, unbound
 from jaxformer.modules.pure import Params, split_params
 
 ResultT = TypeVar("ResultT")
@@ -187,13 +188,17 @@ def check_linear(attention: AttentionFunction, heads: Heads) -> None:
 
 def has_maps(attention: AttentionFunction, heads: Heads) -> bool:
     """Returns True if an attention function offers its maps or is linear in its values."""
-    offered = offered_weights(without_partials(attention))
+    offered = offered_weights(unbound(attention)[0])
     return _is_own(attention) or offered is not None or _is_linear(_concrete(attention), heads)
 
 
 def _is_own(attention: object) -> bool:
     attention = without_partials(attention)
-    return str(getattr(attention, "__module__", "")).startswith("jaxformer.") and not isinstance(attention, nnx.Module)
+    module = str(getattr(attention, "__module__", ""))
+    if isinstance(attention, nnx.Module) or not module.startswith("jaxformer."):
+        return False
+    # With functools.wraps, a function of a user has the names of ours.
+    return not hasattr(attention, "__wrapped__") or getattr(sys.modules[module], name_of(attention), None) is attention
 
 
 @dataclasses.dataclass(frozen=True)

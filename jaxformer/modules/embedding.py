@@ -18,6 +18,7 @@ from jaxformer.dims import check_rank
 from jaxformer.functional.feed_forward import add_shared
 from jaxformer.functional.positions.vectors import check_given_positions, check_positions, first_positions
 from jaxformer.functional.tokens import Tokens, clear_padding
+from jaxformer.masks.algebra import signed
 from jaxformer.modules.convolution import Convolution
 from jaxformer.modules.layers import normal, normalized
 from jaxformer.sharding import tables
@@ -91,7 +92,7 @@ class SinusoidalPositions(PositionVectors):
         self.layout: Literal["interleaved", "halves", "fairseq"] = layout
 
     def __call__(self, positions, length):
-        return functional.sinusoidal(positions + self.offset, dim=self.d_model, layout=self.layout)
+        return functional.sinusoidal(signed(positions) + self.offset, dim=self.d_model, layout=self.layout)
 
 
 class LearnedPositions(PositionVectors):
@@ -116,7 +117,7 @@ class LearnedPositions(PositionVectors):
         self.max_length = max_positions
 
     def __call__(self, positions, length):
-        return functional.learned(self.table[...], jnp.asarray(positions) + self.offset)
+        return functional.learned(self.table[...], jnp.asarray(signed(positions)) + self.offset)
 
 
 class RawPositions(PositionVectors):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Integer
 from jaxformer import sharding
 from jaxformer.axes import constrain
 from jaxformer.functional.linear_loss import logits_per_chunk
-from jaxformer.functional.losses import LogitLoss
+from jaxformer.functional.losses import LogitLoss, check_labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Head:
             if self.kernel is not None:  # `linear` would round to x.dtype
                 logits = jnp.matmul(x, self.kernel.astype(x.dtype), preferred_element_type=jnp.float32)
             else:
-                table = self._rows()
-                table = table[0, 0] if table.ndim == 4 else table
-                logits = jnp.einsum("...d,vd->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+                logits = jnp.einsum(
+                    "...d,vd->...v", x, _one_copy(self._rows()).astype(x.dtype), preferred_element_type=jnp.float32
+                )
             if self.bias is not None:
                 logits = logits + self.bias.reshape((1,) * (logits.ndim - 1) + (-1,))
             return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
@@ -54,9 +54,18 @@ class Head:
         with jax.named_scope("loss"):
             return sharding.linear_loss(*self._with_bias(x), labels, loss, where=where)
 
-    def log_probs(self, x: Float[Array, "B T D"], labels: Integer[Array, "B T"]) -> Float[Array, "B T"]:
-        """Returns the log-probability of each label, in float32; only the logits of a few positions exist at a time."""
-        return joint_log_probs([self], [x], labels, lambda logits: logits[0])
+    def log_probs(
+        self, x: Float[Array, "B T D"], labels: Integer[Array, "B T"], *, where: Bool[Array, "B T"] | None = None
+    ) -> Float[Array, "B T"]:
+        """Returns the log-probability of each label, in float32; only the logits of a few positions exist at a time.
+
+        Args:
+          where: True where a label counts, by default everywhere; other labels are not checked.
+
+        Raises:
+          ValueError: a label is not in the vocabulary.
+        """
+        return joint_log_probs([self], [x], labels, lambda logits: logits[0], where=where)
 
     def _rows(self) -> Array:
         """Returns the table, of the kernel if that is given instead."""
@@ -85,20 +94,32 @@ class Head:
         return jnp.concatenate([x, ones], -1), jnp.concatenate([table, columns], -1)
 
 
+def _one_copy(table: Array) -> Array:
+    """Returns a table [V, D] of one or of its copies [G, C, V, D]."""
+    return table[0, 0] if table.ndim == 4 else table
+
+
 def joint_log_probs(
     heads: Sequence[Head],
     states: Sequence[Float[Array, "B T _"]],
     labels: Integer[Array, "B T"],
     combine: Callable[[Float[Array, "M V"]], Float[Array, " V"]],
+    *,
+    where: Bool[Array, "B T"] | None = None,
 ) -> Float[Array, "B T"]:
     """Returns the log-probability of each label by M models together, such as an ensemble, in float32.
 
     Args:
       combine: makes scores, which are normalized, of the logits of the models; only those of a few positions exist at a
         time.
+      where: True where a label counts, by default everywhere; other labels are not checked.
+
+    Raises:
+      ValueError: a label is not in the vocabulary.
     """
     pairs = [head._with_bias(x) for head, x in zip(heads, states, strict=True)]
-    tables = [table.reshape(-1, table.shape[-1]).astype(x.dtype) for x, table in pairs]
+    tables = [_one_copy(table).astype(x.dtype) for x, table in pairs]
+    check_labels(labels, where, len(tables[0]))
 
     def log_prob(row: tuple[list[Array], Array]) -> Array:
         logits = [

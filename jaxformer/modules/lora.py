@@ -161,5 +161,7 @@ def _added(params: Params, adapters: Params, scale: float) -> Params:
             result[name] = _added(value, part, scale)
         else:
             # The scale is applied first: a product and a sum may be rounded once or twice, depending on the program.
-            result[name] = value + jnp.matmul(scale * part["a"], part["b"]).reshape(value.shape)
+            product = jnp.matmul(scale * part["a"], part["b"])
+            copied = product.size < value.size  # [G, C, V, D]: see `sharding.with_copies`
+            result[name] = value + product.reshape((1, 1, *value.shape[2:]) if copied else value.shape)
     return result

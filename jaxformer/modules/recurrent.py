@@ -31,9 +31,14 @@ class Recurrent(nnx.Module):
     """A cell with its weights, for one direction.
 
     The forget gates of an LSTM start open, with a bias of 1 (Jozefowicz et al. 2015).
+
+    Raises:
+      ValueError: the cell is unknown.
     """
 
     def __init__(self, in_features: int, hidden_size: int, *, cell: CellName = "lstm", rngs: nnx.Rngs):
+        if cell not in CELLS:
+            raise ValueError(f"cell must be one of {', '.join(CELLS)}, got {cell!r}")
         self.cell, num_gates = CELLS[cell]
         self.hidden_size = hidden_size
         kernel = lambda size: xavier_uniform(

@@ -139,8 +139,10 @@ class GridAttention(nnx.Module):
         """Initializes the parameters.
 
         Raises:
-          ValueError: `num_heads` does not divide `d_attention`, C'.
+          ValueError: `num_heads` does not divide `d_attention`, C', or the form is unknown.
         """
+        if form not in ("scaled", "gain"):
+            raise ValueError(f"form must be 'scaled' or 'gain', got {form!r}")
         if d_attention % num_heads:
             raise ValueError(f"d_attention must be a multiple of num_heads {num_heads}, got {d_attention}")
         dim, logits = d_attention // num_heads, Logits(scale={"scaled": None, "gain": 1.0}[form])

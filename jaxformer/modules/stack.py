@@ -52,6 +52,17 @@ def is_unrolled(num_layers: int, *, remat: bool) -> bool:
     return num_layers <= few
 
 
+def _named(block: ModelT_co) -> ModelT_co:
+    """Returns a block whose parameters all have `axes`, so that another dimension, once stacked, is that of layers."""
+    unnamed = lambda x: isinstance(x, nnx.Param) and x.get_metadata().get("axes") is None
+    if any(unnamed(x) for _, x in nnx.iter_graph(block)):
+        block = nnx.clone(block)  # a module that a user gives to all blocks stays as it is
+        for _, x in nnx.iter_graph(block):
+            if unnamed(x):
+                x.set_metadata(axes=(None,) * x[...].ndim)
+    return block
+
+
 class Stack(nnx.Module, Generic[ModelT_co]):
     """`num_layers` blocks made by one call of ``make_block(rngs)``, so they differ only in the values of arrays.
 
@@ -97,7 +108,7 @@ class Stack(nnx.Module, Generic[ModelT_co]):
 
         def build(key: jax.Array, layer: jax.Array) -> tuple[Params, ...]:
             with building(keys, layer):
-                graph, *states = split_params(make_block(nnx.Rngs(params=key)))
+                graph, *states = split_params(_named(make_block(nnx.Rngs(params=key))))
             graphs.append(graph)
             return tuple(map(nnx.to_pure_dict, states))
 

@@ -82,6 +82,14 @@ def test_a_failure_is_shrunk(bug, name, small):
         ),
         (lambda: conformance.check(wrong.hangs, layout="BTN"), "layout must be the letters B, T, N and H in any order"),
         (lambda: conformance.check(wrong.hangs, mazk="m"), "an adapter has no 'mazk'; did you mean 'mask'?"),
+        (
+            lambda: conformance.check(wrong.ADAPTER, layout="BNTH"),
+            "an Adapter has its own fields, got layout beside it",
+        ),
+        (
+            lambda: conformance.check(wrong.hangs, limits={"flaot32": 1.0}),
+            "there is no limit of 'flaot32'; did you mean 'float32'?",
+        ),
         (lambda: conformance.check(wrong.hangs, mask_is="x"), "mask_is must be one of boolean, inverted, additive"),
         (lambda: conformance.load("jax.nn"), "an attention must be package.module:function, got 'jax.nn'"),
         (lambda: conformance.load("jax.nn:dot_product"), "jax.nn has no 'dot_product'; did you mean 'dot_product_att"),
@@ -97,6 +105,14 @@ def test_bad_input_is_one_line(call, message):
         call()
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_a_module_that_cannot_be_imported_is_one_line(tmp_path, monkeypatch):
+    """An AttributeError of its own was taken for a function that it lacks, and raised again."""
+    (tmp_path / "raises_here.py").write_text("import math\nmath.no_such\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^cannot import raises_here: AttributeError: module 'math' has no"):
+        conformance.load("raises_here:f")
 
 
 def test_the_kit_needs_only_the_core():

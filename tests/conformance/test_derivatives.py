@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.conformance.wrong import BUGS, attend_right, found, of_framework
+from jaxformer import conformance
+from tests.conformance.wrong import BUGS, attend_right, found, masked_in_vmap, of_framework
 from tests.selection import first
 
 NAMES = of_framework("jax")
@@ -17,6 +18,12 @@ FEW = (
 @pytest.mark.parametrize("bug", first([bug for bug, (name, _) in BUGS.items() if name in NAMES], *FEW))
 def test_a_bug_is_found(bug):
     assert ("raises" in found(bug)) == (bug in ("bound to a device", "first of a vmap"))
+
+
+def test_transformations_are_tried_with_a_mask_of_the_library():
+    report = conformance.check(conformance.LibraryAdapter(masked_in_vmap), only=["vmap"], shrink=False)
+    assert report["vmap"].status == "failed"
+    assert "output: differs from a loop" in report["vmap"].finding
 
 
 @pytest.mark.full  # `TestReference` has a quicker one for each of most properties

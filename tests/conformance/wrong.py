@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import conformance
+from jaxformer import conformance, functional
 
 BUGS = {
     # name of the bug: (the property that is meant for it, framework)
@@ -235,3 +235,18 @@ def attend_right(framework, names):
     """Returns the report of a function without a bug."""
     function, fields = subject("", framework)
     return conformance.check(function, only=names, **fields)
+
+
+@jax.custom_batching.custom_vmap
+def zero_in_vmap(query, key, value, allowed):
+    return functional.attention(query, key, value, mask=allowed)
+
+
+zero_in_vmap.def_vmap(lambda size, batched, query, key, value, allowed: (jnp.zeros_like(query), True))
+
+
+def masked_in_vmap(query, key, value, *, mask=None, **options):
+    """A function of a mask of this library, wrong in `jax.vmap` with one."""
+    if mask is None:
+        return functional.attention(query, key, value, **options)
+    return zero_in_vmap(query, key, value, mask.dense(query.shape[1], key.shape[1]))

@@ -295,8 +295,9 @@ ATTENTION = [
     (lambda: look(jnp.ones((T, S))), "and bias= to add 0 and -inf"),
     (lambda: look(jnp.ones(S, bool)), f"{NOT_BOOLEAN}bool [{S}]"),
     (lambda: look(jnp.ones((1, 1, T, S), bool)), f"{NOT_BOOLEAN}bool [1, 1, {T}, {S}]"),
-    (lambda: F.soft_cap(0.0), "cap must be above 0, got 0.0"),
-    (lambda: F.soft_cap(-1.0), "cap must be above 0, got -1.0"),
+    (lambda: F.soft_cap(0.0), "cap must be above 0 and finite, got 0.0"),
+    (lambda: F.soft_cap(-1.0), "cap must be above 0 and finite, got -1.0"),
+    (lambda: F.soft_cap(float("nan")), "cap must be above 0 and finite, got nan"),
     (lambda: F.zigzag(ZEROS(2, 12), 4), "zigzag over 4 shards: the length must be a multiple of 8, got 12"),
     (lambda: F.unzigzag(ZEROS(2, 12), 4), "zigzag over 4 shards: the length must be a multiple of 8, got 12"),
     (

@@ -127,6 +127,7 @@ REFUSALS = {
     "eos beyond, greedy": (lambda: run("greedy", eos=6), r"eos must be in \[0, V = 6\), or None .*, got 6"),
     "eos beyond, beam": (lambda: run("beam", eos=[END, 5, -1]), r"eos must be in \[0, V = 6\), .* got -1"),
     "several bos": (lambda: run("greedy", bos=jnp.array([1, 2])), r"bos must be one token .* array of shape \[2\]"),
+    "negative bos": (lambda: run("greedy", bos=-1), "bos must be at least 0, got -1"),
     "no bos": (lambda: run("greedy", bos=None), FIRST_TOKEN),
     "empty prefix": (lambda: run("greedy", bos=None, prefix=PREFIX[:, :0]), FIRST_TOKEN),
     "prefix too long": (lambda: run("greedy", prefix=jnp.zeros((2, 5), int)), r"most max_length = 4\], got \(2, 5\)"),
@@ -206,9 +207,11 @@ def test_refusals(name):
         call()
 
 
-def test_eos_may_be_a_list():
-    """As in a generation_config.json."""
-    assert run("greedy", eos=[END, 5]).tokens.shape == (2, 2, LENGTH)
+@pytest.mark.parametrize("asarray", [list, np.asarray, jnp.asarray])
+def test_eos_may_be_a_list(asarray):
+    """As in a generation_config.json; or an array."""
+    assert run("greedy", eos=asarray([END, 5])).tokens.shape == (2, 2, LENGTH)
+    assert decoding.Limits(max_length=3, bos=1, eos=asarray([END, 5])).eos == (END, 5)
 
 
 @pytest.mark.full

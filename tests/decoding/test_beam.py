@@ -170,3 +170,19 @@ def test_no_token_is_allowed_from_the_start():
     result = search(step, start(2), 2, transforms=decoding.forbid(range(VOCAB)), max_length=3, forced_end="never")
     assert as_tuples(result, 0) == [(), ()]
     assert result.scores[0].tolist() == [0, -np.inf]
+
+
+def test_a_trace_of_hypotheses_that_finish_at_the_limit():
+    """Without a forced end, all of the last step are finished or pruned; they were called live."""
+    step, _ = markov(11)
+    trace = decoding.BeamTrace()
+    result = begun(step, start(2), 2, max_length=2, forced_end="never", trace=trace)
+    for sentence, considered in enumerate(trace.steps[-1]):
+        finished = [one.tokens for one in considered if one.fate == "finished"]
+        assert {one.fate for one in considered} == {"finished", "pruned"}
+        assert set(finished) <= set(as_tuples(result, sentence))
+
+
+def test_a_batch_without_rows():
+    step = lambda tokens, state: (jax.numpy.zeros((*tokens.shape, VOCAB)), state)
+    assert begun(step, decoding.TreeState(np.zeros((0, 2))), 2).tokens.shape == (0, 2, LENGTH)

@@ -7,6 +7,7 @@ import pytest
 import sacrebleu
 
 from jaxformer import decoding
+from tests.selection import first
 
 RANDOM = np.random.default_rng(0)
 WORDS = ["a", "dog", "dogs", "runs", "été", "🐕🐕", "the", "rather"]
@@ -35,6 +36,15 @@ def test_utilities_equal_sacrebleu(metric):
     result = jax.jit(ours)(*ids(sequences))
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-3)
     assert len(np.unique(np.round(expected, 3))) > 30
+
+
+@pytest.mark.parametrize("utilities", [decoding.chrf_utilities, decoding.bleu_utilities])
+@pytest.mark.parametrize("dtype", first(["int8", "uint8", "int16"], "uint8"))
+def test_utilities_of_bytes(utilities, dtype):
+    """There are more n-grams than such a type has numbers."""
+    tokens, lengths = RANDOM.integers(97, 100, (8, 60)), np.full(8, 60, np.int32)
+    run = jax.jit(lambda tokens: utilities(tokens, lengths))
+    np.testing.assert_array_equal(run(tokens.astype(dtype)), run(tokens.astype(np.int32)))
 
 
 @pytest.mark.full

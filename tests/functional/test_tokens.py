@@ -156,3 +156,14 @@ def test_cut_off_tokens_are_inside_of_sequences(name):
     np.testing.assert_array_equal(hidden.any(0), same[:, 1:] & same[:, :-1])
     np.testing.assert_allclose(hidden[:, hidden.any(0)].mean(), 0.5, atol=0.15)
     assert functional.token_cutoff(tokens, rate=0.5, key=None) is tokens
+
+
+def test_hidden_tokens_stay_hidden():
+    """Of a batch that has some already; SimCut cuts its copies."""
+    shown = jnp.arange(6)[None] != jnp.array([[2], [3]])
+    tokens = Tokens(jnp.ones((2, 6), jnp.int32), shown=shown)
+    cut = functional.token_cutoff(tokens, rate=0.5, key=jax.random.key(0)).shown
+    assert not (cut & ~shown).any()
+    assert (~cut & shown).any()
+    pairs = functional.SimCut(cut=0.5).inputs(tokens, jax.random.key(0)).shown
+    assert not (pairs & ~shown).any()

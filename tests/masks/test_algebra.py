@@ -233,6 +233,16 @@ def test_at_positions():
     np.testing.assert_array_equal(np.asarray(both)[:, 0], window & valid[:, None])
 
 
+@pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint32"])
+def test_positions_of_few_bits_or_none_below_zero(dtype, asarray):
+    """Their differences wrapped around: a query saw the keys after it, and few of those in a wide window."""
+    positions = asarray(np.arange(100, dtype=dtype)[None])
+    for mask in (masks.causal(), masks.window(1), masks.window(299)):
+        found = mask.at_positions(positions, positions).dense(100, 100)
+        np.testing.assert_array_equal(found, mask.dense(100, 100))
+
+
 def test_at_positions_of_a_mask_with_its_own_arrays():
     """Each example of the mask at the positions of that example."""
 

@@ -267,6 +267,15 @@ REFUSALS = {
     "hidden": (settings(LM, feed_forward=choices.Plain(dropout=1.0)), r"^dropout must be in \[0, 1\), got 1.0$"),
     "experts": (settings(LM, feed_forward=choices.Experts(0)), "^num_experts must be at least 1, got 0$"),
     "capacity": (lambda: choices.Experts(capacity_factor=0.0), "^capacity_factor must be above 0 .*, got 0.0$"),
+    "epsilon": (settings(LM, norm=choices.LayerNorm(epsilon=-1.0)), "^epsilon must be at least 0, got -1.0$"),
+    "scale": (settings(LM, attention_scale=math.nan), "^attention_scale must be finite, got nan$"),
+    "cap NaN": (settings(LM, attention_soft_cap=math.nan), "^attention_soft_cap must be finite, got nan$"),
+    "cap": (settings(LM, attention_soft_cap=-1.0), "^attention_soft_cap must be above 0, got -1.0$"),
+    "infinite": (settings(LM, embedding_scale=math.inf), "^embedding_scale must be finite, got inf$"),
+    "experts per token": (
+        lambda: choices.Experts(2, num_experts_per_token=4),
+        "^num_experts_per_token must be at most num_experts, got 4 of 2$",
+    ),
     "balance": (lambda: choices.Experts(load_balancing_weight=-1.0), "^load_balancing_weight must .* 0 .*, got -1.0$"),
     # Shapes.
     "one table": (

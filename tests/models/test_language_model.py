@@ -174,6 +174,17 @@ def test_packed_texts_equal_separate_ones(name):
     np.testing.assert_array_equal(np.asarray(weights) > 0, np.broadcast_to(expected, weights.shape))
 
 
+@pytest.mark.parametrize("positions", first([choices.Alibi(), choices.Rotary()], choices.Alibi()))
+def test_positions_of_few_bits_in_a_wide_window(positions):
+    """The size of the window did not fit in their type."""
+    small = Small(
+        dataclasses.replace(LANGUAGE_CONFIGS["tied"], positions=positions, attention_window=300), models.LanguageModel
+    )
+    expected = logits(small, functional.Tokens(TOKENS, positions=int32([range(0, 20 * T, 20)] * 2)))
+    given = np.array([range(0, 20 * T, 20)] * 2, np.int8)
+    np.testing.assert_allclose(logits(small, functional.Tokens(TOKENS, positions=given)), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("positions", [[0, 1, 2, 0, 1, 2], [5, 4, 3, 2, 1, 0], [2, 3, 4, 2, 2, 2], [0, 1, 2, 3, 4, 5]])
 def test_later_tokens_are_never_visible(positions):
     """Neither later in the row nor at a later position; in their natural order, positions change nothing."""

@@ -15,7 +15,7 @@ from jaxformer import decoding, functional, models, pure
 from jaxformer.models import choices
 from jaxformer.models.recurrent_decoder import CapturedWeights
 from tests.models.small import SOURCE, SOURCE_VALID, SOURCES, TARGET, TARGET_VALID, TARGETS, B, S, Small, T, V
-from tests.modules.small import int32, quick
+from tests.modules.small import drawn, int32, quick
 from tests.selection import first
 
 near = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
@@ -135,6 +135,9 @@ def test_rows_and_heads_of_the_captured_weights_of_a_stack():
     near(weights, jnp.stack([captured.layer(i).weights(**options) for i in range(2)]))
     kept = np.asarray(captured.values)[:, :, 1, 3, :3]
     near(weights[:, :, 0, 0, :3], kept / kept.sum(-1, keepdims=True))
+    for name, last in (("rows", 3), ("heads", 1)):  # the last one was taken for any above
+        with pytest.raises(ValueError, match=f"{name} must be indices from 0 to {last}, got"):
+            captured.layer(0).weights(**{name: [last + 1]})
 
 
 @pytest.mark.full
@@ -200,6 +203,14 @@ def test_dropout_depends_on_its_key_and_bfloat16_is_kept():
     assert (np.asarray(one) != np.asarray(other)).any(-1).all()
     assert one.dtype == jnp.float32
     assert net.bind(params).encode(SOURCE).states.dtype == jnp.bfloat16
+
+
+def test_a_key_may_be_a_raw_one():
+    config = models.Seq2SeqConfig(V, V, d_model=8, d_hidden=6, dropout=0.3)
+    net = pure(models.Seq2Seq, config)
+    run = quick(lambda params, key: net.apply(params, SOURCE, TARGET, key=key))
+    params = drawn(net.shapes)
+    np.testing.assert_array_equal(run(params, jax.random.PRNGKey(0)), run(params, jax.random.key(0)))
 
 
 @pytest.mark.full

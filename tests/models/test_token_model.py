@@ -131,6 +131,22 @@ def test_log_probs_are_those_of_the_logits(name):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+def test_log_probs_of_labels_outside_of_the_vocabulary_are_refused():
+    """As by the loss: a label of -100 had the log-probability of token 0. Labels of padding do not count."""
+    small, run = (
+        language_model("tied"),
+        lambda *inputs, **labels: jax.eval_shape(
+            lambda params: small.net.bind(params).log_probs(*inputs, **labels), small.params
+        ),
+    )
+    assert run(TARGETS, labels=LABELS).shape == LABELS.shape
+    counted = LABELS != 10
+    assert run(TARGETS, labels=jnp.where(counted, LABELS, V), where=counted & TARGET_VALID).shape == LABELS.shape
+    for labels in (LABELS, jnp.maximum(LABELS, 0).at[0, 0].set(V)):
+        with pytest.raises(ValueError, match=r"^labels must be in \[0, V = "):
+            run(TARGET, labels=labels)
+
+
 def test_all_attentions_are_captured_by_default():
     small = model("post")
 

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxformer import functional, masks, models, modules, pure, sharding
+from jaxformer.errors import ConfigError
 from jaxformer.modules.attention_function import Heads, check_linear, check_rows
 from tests.selection import first
 
@@ -53,6 +54,20 @@ def test_rows_that_depend_on_their_index_are_refused(attention):
         check_rows(attention, HEADS)
     with pytest.raises(ValueError, match="PositionScheme, which get absolute positions"):
         begin(attention)
+
+
+@functools.wraps(functional.attention)
+def wrapped(query, key, value, **options):
+    rows = jnp.arange(1.0, 1.0 + query.shape[1])[None, :, None, None]
+    return functional.attention(query, key, value**2, **options) * rows
+
+
+def test_a_wrapper_is_not_taken_for_what_it_wraps():
+    """It has the module and the name of a function of the library."""
+    with pytest.raises(ConfigError, match="of the attention function attention differs by"):
+        check_rows(wrapped, HEADS)
+    with pytest.raises(ConfigError, match="is not linear in its values"):
+        check_linear(wrapped, HEADS)
 
 
 def test_a_function_that_takes_no_single_row_is_refused():

@@ -36,6 +36,15 @@ def test_learned_positions():
     np.testing.assert_array_equal(found, params["table"][jnp.array([[2, 5]])])
 
 
+def test_an_offset_of_positions_of_few_bits():
+    """Position 255 had the vector of position -1."""
+    learned, params = built(lambda rngs: modules.LearnedPositions(256, D, offset=2, rngs=rngs))
+    for given in (np.array([[255]], np.uint8), jnp.array([[255]], jnp.uint8)):
+        np.testing.assert_array_equal(learned.apply(params, given, 256)[0, 0], params["table"][257])
+        found = modules.SinusoidalPositions(D, offset=2)(given, 256)
+        np.testing.assert_allclose(found, functional.sinusoidal(np.array([[257]]), dim=D), atol=1e-4)
+
+
 def embeddings(learned, dropout=0.0, dtype="float32"):
     def make(rngs):
         tokens = modules.Embedding(11, D, rngs=rngs)

@@ -108,12 +108,14 @@ def test_a_bias_has_float32_precision_in_bfloat16():
 def test_copies_of_a_table_are_one_table():
     """As `sharding.with_copies` gives them to a model."""
     copies, labels = sharding.table_copies(TABLE, rows=B, length=T, dtype=jnp.dtype("float32")), jnp.maximum(LABELS, 0)
-    heads = HEADS["bias"], dataclasses.replace(HEADS["bias"], table=copies)
+    groups = jnp.broadcast_to(TABLE, (B, 1, *TABLE.shape))  # of a mesh; log-probabilities were over all their rows
+    heads = (HEADS["bias"], *(dataclasses.replace(HEADS["bias"], table=table) for table in (copies, groups)))
     run = quick(
         lambda x: [(head.logits(x), head.loss(x, labels, SMOOTHED), head.log_probs(x, labels)) for head in heads]
     )
-    expected, found = run(X)
-    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    expected, *found = run(X)
+    for results in found:
+        chex.assert_trees_all_close(results, expected, rtol=1e-5)
 
 
 def test_logits_never_exist_at_once(monkeypatch):

@@ -1,5 +1,6 @@
 """Low-rank adapters: the same function at first, merged back exactly, on the matrices that patterns name."""
 
+import dataclasses
 import math
 
 import chex
@@ -103,3 +104,40 @@ def test_matching_of_the_state_of_nnx():
     np.testing.assert_array_equal(layer.bias[...], 1.0)
     with pytest.raises(ValueError, match=r"the parameters are bias, kernel$"):
         modules.matching(nnx.state(layer, nnx.Param), ["*/value"])
+
+
+def test_copies_of_a_table_are_adapted_alike():
+    """As a mesh has them: see `sharding.with_copies`."""
+    adapted = modules.lora(NET, rank=2, targets=["*/tokens/table"])
+    params = drawn(adapted.shapes)
+    copied = jax.tree.map(lambda x: x, params)
+    table = copied["decoder"]["embeddings"]["tokens"]
+    table["table"] = jnp.broadcast_to(table["table"], (2, 1, *table["table"].shape))
+    run = quick(adapted.apply)
+    np.testing.assert_allclose(run(copied, TOKENS), run(params, TOKENS), atol=1e-5)
+
+
+class Flax(nnx.Module):
+    """A feed-forward network of Flax, whose parameters have no `axes`."""
+
+    def __init__(self, rngs):
+        self.up, self.down = nnx.Linear(8, 16, rngs=rngs), nnx.Linear(16, 8, rngs=rngs)
+        self.gain = nnx.Param(jnp.ones(16))
+
+    def __call__(self, x, key=None):
+        return self.down(jax.nn.relu(self.up(x) * self.gain[...]))
+
+    @classmethod
+    def make(cls, config, *, rngs):
+        return cls(rngs)
+
+
+def test_layers_of_parameters_without_axes_have_adapters_of_their_own():
+    """All layers of a kernel shared one, and vectors had some."""
+    config = dataclasses.replace(CONFIG, feed_forward=Flax)
+    adapted = modules.lora(pure(models.LanguageModel, config), rank=2, targets=["*/feed_forward/*"])
+    sizes = jax.tree.map(lambda x: x.shape, adapted.shapes["lora"]["decoder"]["stack"]["layers"]["feed_forward"])
+    assert sizes == {
+        "up": {"kernel": {"a": (3, 8, 2), "b": (3, 2, 16)}},
+        "down": {"kernel": {"a": (3, 16, 2), "b": (3, 2, 8)}},
+    }

@@ -1,6 +1,7 @@
 """Recurrent layers: directions, stacks, steps, dropout and logical axes; alignments are the functions of the papers."""
 
 import functools
+import inspect
 
 import chex
 import jax
@@ -136,3 +137,8 @@ def test_padding_of_any_content_changes_no_bit(kind):
     assert not np.asarray(weights)[1, :, 2:].any()
     np.testing.assert_allclose(weights.sum(-1), np.ones((B, T)), atol=1e-6)
     np.testing.assert_array_equal(output, other[0])
+
+
+def test_an_unknown_cell_is_refused():
+    with pytest.raises(ValueError, match=r"^cell must be one of rnn, gru, lstm, got 'LSTM'"):
+        inspect.unwrap(modules.Recurrent.__init__)(None, D, H, cell="LSTM", rngs=None)  # as for a user

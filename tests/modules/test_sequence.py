@@ -1,6 +1,7 @@
 """The layers of one interface: padding of any content, dependence, and each one's definition; V1: grids."""
 
 import functools
+import inspect
 
 import chex
 import jax
@@ -152,3 +153,8 @@ def test_its_attention_can_be_seen():
     assert weights.shape == (1, 1, 6, 6)
     np.testing.assert_allclose(weights.sum(-1), jnp.ones((1, 1, 6)), atol=1e-6)
     assert seen["self"].scale == 1.0
+
+
+def test_an_unknown_form_is_refused():
+    with pytest.raises(ValueError, match=r"^form must be 'scaled' or 'gain', got 'sagan'"):
+        inspect.unwrap(modules.GridAttention.__init__)(None, CHANNELS, DIM, form="sagan", rngs=None)  # as for a user

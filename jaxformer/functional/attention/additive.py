@@ -13,7 +13,10 @@ from jaxformer.functional.attention.base import masked_softmax
 from jaxformer.masks import Mask, as_mask
 
 Similarity = Callable[[jax.Array, jax.Array], jax.Array]
-"""A function of the queries ``[T, D]`` and keys ``[S, E]`` of one example that returns logits ``[T, S]``."""
+"""A function of the queries ``[T, D]`` and keys ``[S, E]`` of one example that returns logits ``[T, S]``.
+
+Zeros take the place of queries and keys that are masked everywhere, so its slope should be finite there: that of a
+distance is not, without a small number under the root."""
 
 
 def general_attention(

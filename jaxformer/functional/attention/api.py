@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxformer import targets
 from jaxformer.functional.attention import blockwise, reference
-from jaxformer.functional.attention.base import Request, ScoreFunction, make_request, once
+from jaxformer.functional.attention.base import Request, ScoreFunction, make_request, once, refuse_traced
 from jaxformer.functional.attention.vendor import jax_nn, splash
 from jaxformer.functional.bias import Bias, dense_bias
 from jaxformer.functional.dropout import Dropout, every_index, keep
@@ -25,6 +25,8 @@ def refuse_blockwise(request: Request) -> str | None:
     """Returns the reason why a request cannot be computed in blocks, or None if it can."""
     if not _has_known_shape(request):
         return "its loops need shapes that are numbers, not symbolic; reference and xla take any shape"
+    if reason := refuse_traced(request.score):
+        return reason
     specs = [jax.typeof(x).sharding.spec for x in (request.query, request.key, request.value)]
     if not any(part is not None for spec in specs for part in spec):
         return None
@@ -91,6 +93,7 @@ def attention(
         sum of a `Bias` and an array is a `Bias`.
       scale: the factor of the logits, ``H ** -0.5`` by default; a learned or traced scale multiplies the queries.
       score: an elementwise function of the scaled logits, applied before bias and mask, such as `soft_cap`; hashable.
+        With one that reads traced arrays, such as learned ones, only "reference" can be used.
       dropout: rate and key for dropping attention weights.
       sinks: a logit for each head, an extra term in the denominator of its softmax, which takes weight away from the
         keys (OpenAI 2025, gpt-oss). Scale, score and bias do not apply to it, and it is never dropped.

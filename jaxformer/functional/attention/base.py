@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer.functional.bias import Bias, DenseBias, dense_bias, terms, with_four_dims
 from jaxformer.functional.dropout import Dropout
 from jaxformer.masks import Mask, as_mask
+from jaxformer.masks.algebra import signed
 
 T = TypeVar("T")
 
@@ -39,15 +40,29 @@ def soft_cap(cap: float) -> SoftCap:
     The logits stay between -cap and cap.
 
     Raises:
-      ValueError: the cap is not above 0.
+      ValueError: the cap is not above 0 and finite.
 
     >>> import jax.numpy as jnp, numpy as np
     >>> print(np.asarray(soft_cap(50.0)(jnp.array([-1e4, 1.0, 1e4]))).round(2))
     [-50.   1.  50.]
     """
-    if cap <= 0:
-        raise ValueError(f"cap must be above 0, got {cap}")
+    if not 0 < cap < np.inf:
+        raise ValueError(f"cap must be above 0 and finite, got {cap}")
     return SoftCap(cap)
+
+
+def refuse_traced(score: ScoreFunction | None) -> str | None:
+    """Returns the reason why a score has no gradient of its own in blocks: it reads traced arrays; or None.
+
+    >>> jax.jit(lambda cap: refuse_traced(lambda x: cap * jnp.tanh(x / cap)) is None)(2.0).item()
+    False
+    """
+    if score is None or isinstance(score, SoftCap):
+        return None
+    constants = jax.make_jaxpr(score)(jax.ShapeDtypeStruct((1, 1, 1, 1), jnp.float32)).consts
+    if not any(isinstance(x, jax.core.Tracer) for x in constants):
+        return None
+    return "its score reads traced arrays, whose gradient it does not compute; reference does"
 
 
 RESIDUAL = "attention_residual"
@@ -189,7 +204,7 @@ def _positions(name: str, positions, x) -> Array | np.ndarray:
     if positions.ndim != 2 or positions.shape[0] not in (1, x.shape[0]) or positions.shape[1] != x.shape[1]:
         expected = f"[{x.shape[1]}] or [{x.shape[0]}, {x.shape[1]}]"
         raise ValueError(f"{name}_positions must have shape {expected}, got {list(positions.shape)}")
-    return positions
+    return signed(positions)
 
 
 def _scaled(query, num_keys: int, scale, mask: Mask | None) -> Array:
@@ -331,7 +346,8 @@ def sink_gradients(
     if sinks is None:
         return None
     m, log_l = logsumexp[..., 0], logsumexp[..., 1]
-    weight = jnp.exp(sinks.astype(jnp.float32)[None, None] - m - log_l)
+    exponent = sinks.astype(jnp.float32)[None, None] - m - log_l
+    weight = jnp.exp(jnp.where(is_nonempty(log_l), exponent, LOW))  # an infinite one of an empty row times 0 is NaN
     delta = (upstream.astype(jnp.float32) * output.astype(jnp.float32)).sum(-1)
     # An empty row, and the gradient of its output, may hold NaN.
     return -jnp.where(is_nonempty(log_l), weight * delta, 0.0).sum((0, 1)).astype(sinks.dtype)

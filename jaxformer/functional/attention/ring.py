@@ -24,7 +24,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxformer.functional.attention import blockwise
-from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, add_sinks, sink_gradients
+from jaxformer.functional.attention.base import LOW, RESIDUAL, Request, add_sinks, refuse_traced, sink_gradients
 from jaxformer.functional.attention.tiles import BLOCK, Origin, Tiling, Varying, block_size, key_bounds, key_ranges
 from jaxformer.functional.bias import Bias
 from jaxformer.masks import Mask
@@ -40,7 +40,7 @@ def refuse(request: Request) -> str | None:
     """Returns the reason why ring attention cannot compute a request, or None if it can."""
     if request.bias is not None and not isinstance(request.bias, Bias):
         return "a bias must be a Bias, which is computed tile by tile, not a T x S array"
-    return None
+    return refuse_traced(request.score)
 
 
 def zigzag(x: Array, shards: int, *, axis: int = 1) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypedDict, TypeVar, Unpack, cast
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -100,9 +100,8 @@ def weights_of(
     >>> weights_of(uniform, x, x, rows=[1], heads=[0]).round(3).tolist()[0][0][0]
     [0.3330000042915344, 0.3330000042915344, 0.3330000042915344]
     """
-    settings = {name: x for name, x in arguments.items() if x is not None}
-    while isinstance(attention, functools.partial):
-        attention, settings = attention.func, attention.keywords | settings
+    attention, keywords = unbound(attention)
+    settings = keywords | {name: x for name, x in arguments.items() if x is not None}
     offered = offered_weights(attention)
     if api.attention is attention or offered is attention_weights:
         known = {name: x for name, x in settings.items() if name not in ("implementation", "dropout")}
@@ -114,9 +113,28 @@ def weights_of(
     expected = query.shape[0], query.shape[1], key.shape[1]
     if maps.ndim != 4 or (maps.shape[0], *maps.shape[2:]) != expected:
         raise ValueError(f"weights must be maps [B, M, T, S] with B, T, S = {expected}, got shape {list(maps.shape)}")
+    return chosen_maps(maps, rows, heads)
+
+
+def chosen_maps(
+    maps: Float[Array, "B M T S"], rows: Sequence[int] | None, heads: Sequence[int] | None
+) -> Float[Array, "B heads rows S"]:
+    """Returns the chosen heads and rows of maps, all by default.
+
+    Raises:
+      ValueError: a row or a head does not exist.
+    """
     if heads is not None:
         maps = maps[:, indices("heads", heads, maps.shape[1])]
     return maps if rows is None else maps[:, :, indices("rows", rows, maps.shape[2])]
+
+
+def unbound(attention: Callable[..., ResultT]) -> tuple[Callable[..., ResultT], dict[str, Any]]:
+    """Returns the function inside partials that bind keyword arguments only, and these."""
+    keywords: dict[str, Any] = {}
+    while isinstance(attention, functools.partial) and not attention.args:
+        attention, keywords = attention.func, attention.keywords | keywords
+    return attention, keywords
 
 
 def offered_weights(attention: object) -> Callable[..., Array] | None:
@@ -137,7 +155,7 @@ def _by_identity(attention: Callable[..., Array], query: Array, key: Array) -> A
 
     outputs = jax.lax.map(columns, jnp.arange(0, num_keys, size))  # [blocks, B, T, N, H]
     joined = jnp.moveaxis(outputs, (1, 3, 2, 0, 4), (0, 1, 2, 3, 4))
-    return joined.reshape(*joined.shape[:3], -1)[..., :num_keys]
+    return joined.reshape(*joined.shape[:3], joined.shape[3] * size)[..., :num_keys]
 
 
 def attention_entropy(

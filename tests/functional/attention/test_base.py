@@ -12,6 +12,7 @@ import pytest
 
 from jaxformer import functional, masks, sharding
 from jaxformer.conformance import oracle
+from jaxformer.errors import ConfigError
 from jaxformer.functional.attention import blockwise, reference
 from jaxformer.functional.attention.base import make_request, once
 from tests.contracts.attention import S, T, arrays
@@ -156,3 +157,31 @@ def test_a_bias_of_integers_is_added_by_every_implementation():
     expected = functional.attention(x, x, x, bias=bias.astype(jnp.float32), implementation="reference")
     for name in ("reference", "blockwise", "xla"):
         np.testing.assert_allclose(functional.attention(x, x, x, bias=bias, implementation=name), expected, atol=1e-6)
+
+
+def test_sinks_of_an_empty_row_pass_no_infinity():
+    """It was multiplied by 0 before it was left out, which `jax_debug_nans` reports."""
+    x = jnp.ones((1, 2, 1, 4))
+    loss = lambda sinks: functional.attention(
+        x, x, x, mask=masks.lengths([0]), sinks=sinks, implementation="blockwise"
+    ).sum()
+    with jax.debug_nans(True):
+        assert jax.grad(loss)(jnp.zeros(1)) == 0
+
+
+def test_a_score_that_is_learned_is_not_computed_in_blocks():
+    """Its gradient would be lost; by default, long sequences use the reference, too."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 300, 1, 4)), jnp.float32)
+
+    def loss(cap, implementation=None):
+        score = lambda logits: cap * jnp.tanh(logits / cap)
+        return jnp.square(functional.attention(x, x, x, score=score, implementation=implementation)).sum()
+
+    slopes = [quick(jax.grad(functools.partial(loss, implementation=name)))(1.0) for name in (None, "reference")]
+    np.testing.assert_allclose(*slopes, rtol=1e-6)
+    with pytest.raises(ValueError, match="'blockwise' cannot do this: its score reads traced arrays"):
+        jax.grad(functools.partial(loss, implementation="blockwise"))(1.0)
+    np.testing.assert_allclose(loss(1.0, "blockwise"), loss(1.0, "reference"), rtol=1e-5)
+    ring = sharding.ring_attention(jax.sharding.Mesh(np.array(jax.devices()[:1]), ("context",)), "context")
+    with pytest.raises(ConfigError, match="ring attention cannot do this: its score reads traced arrays"):
+        jax.grad(lambda cap: ring(x, x, x, score=lambda logits: cap * logits).sum())(1.0)

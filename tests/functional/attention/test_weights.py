@@ -254,6 +254,15 @@ def test_rows_and_heads_of_any_function_are_chosen():
     some = functional.weights_of(doubled, QUERY, KEY, rows=[4, 1], heads=[3, 0, 2])
     np.testing.assert_allclose(some, 2 * everything[:, [3, 0, 2]][:, :, [4, 1]], rtol=1e-6)
     assert functional.weights_of(plain, QUERY, KEY, rows=[]).shape == (2, 4, 0, 5)
+    assert functional.weights_of(plain, QUERY[:, :0], KEY).shape == (2, 4, 0, 5)
+
+
+def test_a_partial_keeps_its_positional_arguments():
+    def with_factor(factor, query, key, value):
+        return plain(query, key, value, factor=factor)
+
+    bound = functools.partial(functools.partial(with_factor, 1.0))
+    np.testing.assert_allclose(functional.weights_of(bound, QUERY, KEY), 2 * halves(QUERY, KEY), rtol=1e-6)
 
 
 def test_a_function_may_offer_any_number_of_maps():
