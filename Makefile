@@ -34,7 +34,7 @@ demo: $(STAMP) ## train the built-in translator, score it, draw its attention
 reproduce: $(STAMP) ## train on Multi30k, from the corpus to the figure: about an hour on 2 cores; resumes
 	@$(BIN)/python -m experiments.translation --out runs/reproduce
 
-test: $(STAMP) ## run the tests, without network access: up to 15 minutes on 2 cores the first time, half of it later
+test: $(STAMP) ## run the tests, without network access: 8 to 12 minutes on 2 cores the first time, 6 later
 	@$(BIN)/python -m pytest -n 2 --max-worker-restart=0 --dist loadfile -q
 
 test-full: $(STAMP) ## test all combinations of parameters, 50 minutes; with real corpora if JAXFORMER_DATA is set
