@@ -82,7 +82,7 @@ def _step(side: Side) -> dict[str, float]:
 
 
 def _waits(pid: int) -> dict[str, float]:
-    """Returns what a process has waited for a core in seconds, its page faults, and the seconds that others ran."""
+    """Returns the seconds that a process has waited for a core, its page faults, and the seconds that others ran."""
     root, tick = pathlib.Path("/proc", str(pid)), os.sysconf("SC_CLK_TCK")
     delays = [int((task / "schedstat").read_text().split()[1]) for task in (root / "task").iterdir()]
     fields = (root / "stat").read_text().rpartition(")")[2].split()

@@ -27,7 +27,7 @@ from jaxformer import demo
 from jaxformer.cli import main as cli
 from jaxformer.cli import runtime
 from jaxformer.cli.arguments import override
-from jaxformer.data import fetch, sources
+from jaxformer.data import fetch, lines
 from jaxformer.multihost import cluster
 from jaxformer.planning import sizes
 from jaxformer.tasks import comparison, planner, registry, runs
@@ -224,7 +224,7 @@ def _no_work(monkeypatch):
         ),
     ):
         monkeypatch.setattr(module, name, begin)
-    monkeypatch.setattr(sources, "read_lines", lambda path: [])
+    monkeypatch.setattr(lines, "read_lines", lambda path: [])
     own = pathlib.Path.is_dir
     folders = {pathlib.Path(name) for name in ("DIR", "runs")}
     monkeypatch.setattr(pathlib.Path, "is_dir", lambda path: path in folders or own(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jaxformer.modules.captured import Intermediates
 from jaxformer.modules.layers import normalized
 from jaxformer.modules.per_layer import building
 from jaxformer.modules.pure import ModelT_co, Params, split_params
+
+T = TypeVar("T")
 
 UNROLLED = {"cpu": 4, "gpu": 12}
 """The largest number of layers whose loop is unrolled, on a single CPU or GPU and without `remat`.
@@ -52,7 +54,7 @@ def is_unrolled(num_layers: int, *, remat: bool) -> bool:
     return num_layers <= few
 
 
-def _named(block: ModelT_co) -> ModelT_co:
+def _named(block: T) -> T:
     """Returns a block whose parameters all have `axes`, so that another dimension, once stacked, is that of layers."""
     unnamed = lambda x: isinstance(x, nnx.Param) and x.get_metadata().get("axes") is None
     if any(unnamed(x) for _, x in nnx.iter_graph(block)):

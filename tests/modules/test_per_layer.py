@@ -66,7 +66,7 @@ def test_a_constant_is_no_parameter():
     net = pure(models.LanguageModel, CONFIG, attention=per_layer(Scaled))
     plain = pure(models.LanguageModel, CONFIG)
     assert net.num_parameters == plain.num_parameters + 3 * 3
-    assert of(net.axes)["attention"]["attention"] == {"factor": ("layers", "heads"), "plain": (None,)}
+    assert of(net.axes)["attention"]["attention"] == {"factor": ("layers", "heads"), "plain": ("layers",)}
     bound = net.bind(net.init(jax.random.key(0)))
     np.testing.assert_array_equal(bound.decoder.stack.layers.attention.attention.temperature[...], [1, 2, 3])
 
