@@ -78,6 +78,8 @@ class GNMTPenalty:
     """
 
     exponent: float = 0.6
+    count_prefix: bool = True
+    """See `LengthPenalty`."""
 
     def __post_init__(self) -> None:
         check_penalty("length_penalty", self.exponent)

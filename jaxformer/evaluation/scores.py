@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
-import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -127,14 +127,22 @@ def sentence_rouge(
 def rouge_words(text: str, language: str = "") -> list[str]:
     """Returns the words of a text as `rouge` compares them: runs of letters and digits, lower-cased.
 
-    Unlike rouge-score, which knows the letters a to z only, it keeps letters of all scripts.
+    Unlike rouge-score, which knows the letters a to z only, it keeps letters of all scripts, with their marks.
 
     >>> rouge_words("It's a naïve test_case.")
     ['it', 's', 'a', 'naïve', 'test', 'case']
-    >>> rouge_words("你好。", "zh")
-    ['你', '好']
+    >>> rouge_words("你好。", "zh"), rouge_words("हिन्दी")
+    (['你', '好'], ['हिन्दी'])
     """
-    return re.findall(r"[^\W_]" if language in UNSPACED else r"[^\W_]+", text.lower())
+    words, inside = list[str](), False
+    for character in unicodedata.normalize("NFC", text.lower()):
+        category = unicodedata.category(character)[0]  # a letter, a number or a mark
+        if category in "LN" and (language in UNSPACED or not inside):
+            words.append(character)
+        elif category in "LN" or (category == "M" and inside):
+            words[-1] += character
+        inside = category in "LN" or (category == "M" and inside)
+    return words
 
 
 def _f1(common: int, ours: int, theirs: int) -> float:

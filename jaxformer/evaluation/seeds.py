@@ -98,8 +98,9 @@ def difference(first: Sequence[float], second: Sequence[float], *, paired: bool 
         squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (first, second), strict=True))
         degrees, spread = sum(parts) ** 2 / squares if squares else 1.0, ((n * parts[0] + m * parts[1]) / 2) ** 0.5
     error = sum(parts) ** 0.5
-    if error <= 1e-12 * max(map(abs, (*first, *second))):  # equal values, but for the rounding of their mean
-        return Difference(value, 0.0, float("nan"), 0.0, 2, paired)
+    rounding = 1e-12 * max(map(abs, (*first, *second)))
+    if error <= rounding:  # equal values
+        return Difference(value, 0.0, float("nan"), 0.0, 2 if abs(value) > rounding else None, paired)
     return Difference(
         value,
         float(stdtrit(degrees, 0.975)) * error,

@@ -14,9 +14,9 @@ from typing import NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
+from jaxformer.functional.feed_forward import scaled
 from jaxformer.reprs import brief
 
 
@@ -135,7 +135,4 @@ def dropout(x: Float[Array, "*dims"], *, rate: float, key: jax.Array | None) -> 
         raise ValueError(f"dropout rate must be in [0, 1), got {rate}")
     if key is None or rate == 0:
         return x
-    # In bfloat16 the factor itself would be rounded, and all results would be biased in the same direction.
-    wide = x.astype(np.promote_types(x.dtype, np.float32))
-    scaled = (wide * jnp.asarray(1 / (1 - rate), wide.dtype)).astype(x.dtype)
-    return jnp.where(keep(key, rate, every_index(x.shape)), scaled, jnp.zeros((), x.dtype))
+    return jnp.where(keep(key, rate, every_index(x.shape)), scaled(x, 1 / (1 - rate)), jnp.zeros((), x.dtype))

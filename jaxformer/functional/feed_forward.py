@@ -47,7 +47,7 @@ def gelu_tanh(x: Float[Array, "*dims"]) -> Float[Array, "*dims"]:
     >>> [round(y, 4) for y in gelu_tanh(jnp.array([-1.0, 1.0, 3.0])).tolist()]
     [-0.1588, 0.8412, 2.9964]
     """
-    wide = x.astype(np.float32) if x.dtype == np.float16 else x  # the cube of 41 exceeds the largest float16
+    wide = x.astype(np.promote_types(x.dtype, np.float32))  # also, the cube of 41 exceeds the largest float16
     return jax.nn.gelu(wide, approximate=True).astype(x.dtype)
 
 
@@ -112,6 +112,18 @@ def linear(
     if bias is not None:
         y = add_shared(y, bias)
     return y.reshape(*x.shape[:-1], kernel.shape[1])
+
+
+def scaled(x: Float[Array, "*dims"], factor: float) -> Float[Array, "*dims"]:
+    """Returns ``factor x``, rounded once: in bfloat16 the factor would be rounded, too, and bias all results alike.
+
+    >>> scaled(jnp.array([1.0, 3.0], jnp.bfloat16), 1.1).tolist()  # 3 times 1.1015625, the nearest to 1.1, is 3.3125
+    [1.1015625, 3.296875]
+    """
+    if factor == 1:
+        return x
+    wide = np.promote_types(x.dtype, np.float32)
+    return (x.astype(wide) * jnp.asarray(factor, wide)).astype(x.dtype)
 
 
 def add_shared(x: Float[Array, "*dims"], term: Float[Array, ...]) -> Float[Array, "*dims"]:

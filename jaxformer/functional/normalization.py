@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxformer.functional.feed_forward import scaled
+
 
 def layer_norm(
     x: Float[Array, "*batch D"],
@@ -159,7 +161,7 @@ def deep_norm(alpha: float) -> Arrangement:
     >>> deep_norm(3.0)(jnp.array(4.0), lambda x: 10 * x, lambda x: x / 4).item()  # (3 4 + 10 4) / 4
     13.0
     """
-    return lambda x, sublayer, norm: norm(alpha * x + sublayer(x))
+    return lambda x, sublayer, norm: norm(scaled(x, alpha) + sublayer(x))
 
 
 class DeepNormGains(NamedTuple):

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxformer import functional
 from jaxformer.axes import constrain
 from jaxformer.dims import check_rank
-from jaxformer.functional.feed_forward import add_shared
+from jaxformer.functional.feed_forward import add_shared, scaled
 from jaxformer.functional.positions.vectors import check_given_positions, check_positions, first_positions
 from jaxformer.functional.tokens import Tokens, clear_padding
 from jaxformer.masks.algebra import signed
@@ -62,7 +62,7 @@ class Embedding(nnx.Module):
         copies = self.table[...]
         if copies.ndim == 2:
             copies = tables.table_copies(copies, rows=tokens.shape[0], dtype=dtype)
-        return tables.lookup(copies, tokens, where=where).astype(dtype) * jnp.asarray(self.scale, dtype)
+        return scaled(tables.lookup(copies, tokens, where=where), self.scale).astype(dtype)
 
 
 class PositionVectors(nnx.Module):

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Integer
 
 from jaxformer import sharding
 from jaxformer.axes import constrain
+from jaxformer.functional.feed_forward import scaled
 from jaxformer.functional.linear_loss import logits_per_chunk
 from jaxformer.functional.losses import LogitLoss, check_labels
 
@@ -31,7 +32,7 @@ class Head:
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Returns the logits of states, in float32."""
         with jax.named_scope("logits"):
-            x = x * jnp.asarray(self.scale, x.dtype)
+            x = scaled(x, self.scale)
             if self.kernel is not None:  # `linear` would round to x.dtype
                 logits = jnp.matmul(x, self.kernel.astype(x.dtype), preferred_element_type=jnp.float32)
             else:
@@ -80,7 +81,7 @@ class Head:
         If the dtype is narrow, a second feature holds the rounding error of the bias, so that it keeps float32
         precision.
         """
-        x, table = x * jnp.asarray(self.scale, x.dtype), self._rows()
+        x, table = scaled(x, self.scale), self._rows()
         if self.bias is None:
             return x, table
         parts = [self.bias]

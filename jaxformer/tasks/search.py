@@ -215,22 +215,25 @@ def _search(
         transforms += sampling_transforms(rule)
         found = decoding.sample(step, run.state, limits, key=keys, transforms=transforms)
         return decoding.rerank(found, found.scores)
-    penalties = {
-        "tokens": decoding.LengthPenalty(rule.length_penalty, count_prefix=not options.is_open),
-        "words": decoding.LengthPenalty(rule.length_penalty, count_eos=False),
-        "gnmt": decoding.GNMTPenalty(rule.length_penalty),
-    }
     stopping = rule.stopping if rule.patience == 1 else decoding.Patience(rule.patience)
     return decoding.beam_search(
         step,
         run.state,
         limits,
         beam_size=rule.beam_size,
-        length_penalty=penalties[rule.normalization],
+        length_penalty=normalization(rule, count_prefix=not options.is_open),
         stopping="first" if rule.beam_size == 1 else stopping,  # another would continue after the greedy text
         transforms=transforms,
         trace=trace,
     )
+
+
+def normalization(rule: Beam, *, count_prefix: bool) -> decoding.Normalization:
+    """Returns the formula of the scores of a beam; the length of a continuation does not count its prompt."""
+    if rule.normalization == "gnmt":
+        return decoding.GNMTPenalty(rule.length_penalty, count_prefix=count_prefix)
+    count_eos = rule.normalization == "tokens"
+    return decoding.LengthPenalty(rule.length_penalty, count_eos=count_eos, count_prefix=count_prefix)
 
 
 def _capacities(options: Options, sources: Sources[jax.Array]) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from jaxformer.evaluation.scores import (
     paired_bootstrap,
     perplexity,
     rouge,
+    rouge_words,
     sentence_rouge,
     sentence_scores,
 )
@@ -55,6 +56,13 @@ def test_rouge_equals_counts_by_hand():
     assert [score.value for score in scores] == pytest.approx([np.mean([row[n] for row in rows]) for n in rows[0]])
     assert str(scores[2]) == "ROUGE-L 37.61  [mean F1 of 3 texts, lower-cased words without stemming]"
     assert rouge(["你好"], ["你们"], language="zh")[0].value == 50
+
+
+def test_letters_keep_their_marks_in_rouge():
+    """Other vowels and accents are other words; a letter and its accent may be one character or two."""
+    for said, meant, language in (("दिन", "दीन", "hi"), ("กิน", "กัน", "th"), ("pe\u0302che", "pe\u0301che\u0301", "fr")):
+        assert sentence_rouge([said], [meant], language=language)[0]["rougeL"] < 100
+    assert rouge_words("E\u0301COLE") == rouge_words("école") == ["école"]
 
 
 @pytest.mark.parity

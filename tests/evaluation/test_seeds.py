@@ -38,6 +38,7 @@ def test_values_that_do_not_vary():
     assert (found.value, found.half_width, found.seeds) == (1.0, 0.0, 2)
     assert np.isnan(found.p_value)
     assert np.isnan(seeds.difference([24.3] * 3, [24.4] * 3).p_value)  # whose mean is rounded
+    assert seeds.difference([24.3] * 3, [24.3] * 3).seeds is None  # no number of them finds a difference of 0
     assert seeds.difference([2.0], [3.0, 4.0]) is None
     with pytest.raises(ValueError, match="equally many, got 3 and 2"):
         seeds.difference([1.0, 2.0, 3.0], [1.0, 2.0], paired=True)

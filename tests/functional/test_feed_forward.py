@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxformer import axes, functional, modules, pure
 from jaxformer.functional.bias import DenseBias
-from jaxformer.functional.feed_forward import add_shared
+from jaxformer.functional.feed_forward import add_shared, scaled
 from tests.contracts.jaxprs import equations
 
 DRAW = np.random.default_rng(1)
@@ -49,8 +50,28 @@ def test_activations():
 
 def test_gelu_of_bfloat16_is_rounded_once():
     x = jnp.linspace(-4, 4, 41, dtype=jnp.bfloat16)
-    exact = [v * NORMAL(v) for v in np.asarray(x, np.float64)]
-    np.testing.assert_array_equal(functional.gelu(x), jnp.asarray(exact, jnp.float32).astype(jnp.bfloat16))
+    wide = np.asarray(x, np.float64)
+    by_tanh = wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3))) / 2
+    for function, exact in ((functional.gelu, [v * NORMAL(v) for v in wide]), (functional.gelu_tanh, by_tanh)):
+        np.testing.assert_allclose(function(x).astype(jnp.float32), exact, rtol=2**-8)
+
+
+def test_a_factor_is_not_rounded_to_bfloat16():
+    """All token vectors, or logits, would be too large by the same tenth of a percent."""
+    x = single(DRAW.standard_normal(4096))[0].astype(jnp.bfloat16)
+    wide, table = np.asarray(x, np.float64), jnp.ones((1, 768))
+    embedded = lambda: modules.Embedding(4096, 768, rngs=nnx.Rngs(0))
+    for factor, results in (
+        (768**0.5, scaled(x, 768**0.5)),
+        (768**-0.5, modules.Head(table, scale=768**-0.5).logits(jnp.zeros((4096, 768), x.dtype).at[:, 0].set(x))[:, 0]),
+        (2.0598, functional.deep_norm(2.0598)(x, jnp.zeros_like, lambda y: y)),
+    ):
+        found = np.asarray(results, np.float64)
+        np.testing.assert_allclose((wide @ found) / (wide @ wide), factor, rtol=2e-4)
+    net = embedded()
+    found = np.asarray(net(jnp.arange(4096), dtype=jnp.dtype(jnp.bfloat16))[:, 0], np.float64)
+    wide = np.asarray(net.table[...], np.float64)[:, 0]
+    np.testing.assert_allclose((wide @ found) / (wide @ wide), 768**0.5, rtol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])

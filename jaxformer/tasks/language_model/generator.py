@@ -22,7 +22,7 @@ from jaxformer.tasks.batched import batched, check_texts, column, in_order, padd
 from jaxformer.tasks.config import Beam
 from jaxformer.tasks.generation import TextPredictor, limits_of
 from jaxformer.tasks.language_model.config import DecodeConfig
-from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits
+from jaxformer.tasks.search import Candidate, Scored, Sources, VocabularyLimits, normalization
 
 ROWS = 16
 """The largest number of texts that one program extends, if several programs run at once: each has its own caches."""
@@ -98,9 +98,10 @@ class TextGenerator(TextPredictor):
           DataError: a prompt has characters that are not in the vocabulary, and there is no `warn`.
         """
         check_texts(prompts=prompts)
-        finder, number, penalty, extend = self.decode.finder, self.decode.num_texts(n_best), 0.0, self._grown
+        finder, number, extend = self.decode.finder, self.decode.num_texts(n_best), self._grown
+        normalize: Callable[..., Any] = lambda total, length, *, ended: total
         if isinstance(finder, Beam):
-            number, penalty = 1, finder.length_penalty
+            number, normalize = 1, normalization(finder, count_prefix=False)
             if finder.beam_size > 1:
                 extend = self._beam
         texts = list[_Text]()
@@ -116,7 +117,7 @@ class TextGenerator(TextPredictor):
             done[text.prompt - first].append(
                 Candidate(
                     self._decoded(text, prompts[text.prompt - first]),
-                    total / max(1, length) ** penalty,
+                    float(normalize(np.float32(total), np.int32(max(1, length)), ended=self._has_ended(text))),
                     tuple(text.ids[len(text.ids) - length :]),
                     total,
                     tuple(text.log_probs),

@@ -210,6 +210,35 @@ def test_more_continuations_than_are_found_are_refused(few):
     assert len(with_settings(few, search=Beam(beam_size=2), max_tokens=11).generate(["ab"])[0]) == 13
 
 
+@pytest.mark.parametrize("normalization", first(["tokens", "words", "gnmt"], "words"))
+def test_scores_of_a_beam_are_those_that_ranked_it(few, monkeypatch, normalization):
+    """By the formula of its normalization, without the tokens of the prompt, which have no log-probability."""
+    search, own = TextGenerator._search, {}
+
+    def kept(generator, *given):
+        for text, length, found in search(generator, *given):
+            rows = zip(found.tokens, found.lengths, found.scores, strict=True)
+            own.update((tuple(ids[length:n].tolist()), score) for ids, n, score in rows)
+            yield text, length, found
+
+    monkeypatch.setattr(TextGenerator, "_search", kept)
+    beam = Beam(beam_size=4, normalization=normalization, stopping="limit")
+    ends = few.tokenizer.encode(["bd"])[0].tolist()
+    given = {"max_tokens": 6, "stop_at_end": True, "eos_token_ids": ",".join(map(str, ends))}
+    (found,) = with_settings(few, search=beam, **given).continuations(["acc"], n_best=4)
+    lengths = np.array([len(one.tokens) for one in found])
+    counted = {
+        "tokens": lengths,
+        "words": np.maximum(lengths - [one.tokens[-1] in ends for one in found], 1),
+        "gnmt": (5 + lengths) / 6,
+    }
+    scores = [one.score for one in found]
+    assert len({*lengths}) > 1
+    np.testing.assert_allclose(scores, [one.log_prob for one in found] / counted[normalization], rtol=1e-5)
+    np.testing.assert_allclose(scores, [own[one.tokens] for one in found], rtol=1e-5)
+    assert scores == sorted(scores, reverse=True)
+
+
 @pytest.mark.parametrize("search", first([Sample(), Beam(beam_size=2)], Sample()))
 def test_many_texts_are_in_several_programs(few, monkeypatch, search):
     """Which run at once if there are threads; they have one shape, and the texts of a single program."""
