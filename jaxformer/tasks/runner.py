@@ -64,7 +64,8 @@ def train(
 
     Raises:
       ConfigError: settings contradict each other, the mesh or the model; your attention cannot be used; or `out` has a
-        run of another configuration or other data, or is in use by another process.
+        run of another configuration or other data.
+      OSError: `out` is in use by another process.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
