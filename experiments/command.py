@@ -81,7 +81,7 @@ def script(run: Callable[[], int]) -> NoReturn:
 def exit_code(run: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> int:
     """Runs an experiment and returns its exit code, after a check that the folder of results can be written.
 
-    The exit codes are those of ``jaxformer``. An error or a signal is one line on standard error.
+    The exit codes are those of ``jaxformer``; any SIGTERM is 85. An error or a signal is one line on standard error.
     """
 
     def checked() -> None:

@@ -22,6 +22,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 
+from jaxformer.errors import JaxformerError
 from jaxformer.files import ending
 
 logger = logging.getLogger(__name__)
@@ -29,8 +30,11 @@ logger = logging.getLogger(__name__)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
-class BusyError(Exception):
-    """Another process holds the lock; the message names it."""
+class BusyError(JaxformerError, OSError):
+    """Another process holds the lock; the message names it.
+
+    Trying again can help: storage may keep the lock of a host that has vanished, for example until its lease ends.
+    """
 
 
 @contextlib.contextmanager

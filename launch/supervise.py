@@ -27,9 +27,7 @@ SAVED, FINAL = 85, (0, 2, 130)
 def main() -> int:
     parser = argparse.ArgumentParser(usage="supervise.py [options] -- COMMAND ...", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "--checkpoints", type=pathlib.Path, help="folder of checkpoints; a new one, named by its step, is progress"
-    )
+    parser.add_argument("--checkpoints", type=pathlib.Path, help="folder of checkpoints; a new step is progress")
     parser.add_argument(
         "--minutes", type=at_least(0, float), default=10, help="a run this long is progress, without --checkpoints; 10"
     )
@@ -38,18 +36,18 @@ def main() -> int:
     parser.add_argument("--grace", type=at_least(0, float), default=120, help="seconds from SIGTERM to SIGKILL; 120")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args()
-    child, fruitless = Child(args.grace), 0
+    child, fruitless, step, ran = Child(args.grace), 0, -1, False
     while True:
-        step_before, began = newest(args.checkpoints), time.monotonic()
+        code, step_before, began = 1, newest(args.checkpoints, step), time.monotonic()
         try:
-            code = child.run(args.command)
+            code, ran = child.run(args.command), True
         except OSError as error:
-            if error.filename is None:  # no process could be started, which may be temporary
-                raise
-            parser.error(str(error))
+            if error.filename is not None and not ran:  # otherwise, it may be found or started a moment later
+                parser.error(str(error))
+            say(str(error))
         if code in FINAL or child.told_to_stop:
             return code
-        step, seconds = newest(args.checkpoints), time.monotonic() - began
+        step, seconds = newest(args.checkpoints, step_before), time.monotonic() - began
         progress = step > step_before if args.checkpoints else seconds > args.minutes * 60
         fruitless = 0 if progress else fruitless + 1
         at = f" at checkpoint {step}" if args.checkpoints else ""
@@ -105,9 +103,12 @@ class Child:
             return  # the group has already ended
 
 
-def newest(checkpoints: pathlib.Path | None) -> int:
-    """Returns the last step that has a checkpoint, or -1."""
-    names = os.listdir(checkpoints) if checkpoints and checkpoints.is_dir() else []
+def newest(checkpoints: pathlib.Path | None, known: int) -> int:
+    """Returns the last step that has a checkpoint, -1 if none has; `known` while the folder cannot be listed."""
+    try:
+        names = os.listdir(checkpoints) if checkpoints else []
+    except OSError:  # missing, or the storage does not answer
+        return known
     return max((int(name) for name in names if name.isdecimal()), default=-1)  # not ², which is a digit
 
 

@@ -1,9 +1,9 @@
 """``jaxformer COMMAND``: runs a command, and turns errors into one line and an exit code.
 
 Exit codes: 0: done; 2: trying again cannot help, because the configuration or the data is wrong, a loss is not finite,
-or a device has too little memory; 85: stopped by SIGTERM after saving or before the first step, and the same command
-resumes; 130: the same for Ctrl-C; 143: a command without training was stopped by SIGTERM; 70: stuck; 141: the reader
-of standard output has exited, as in ``| head``; 1: any other error.
+or a device has too little memory; 85: stopped by SIGTERM after saving, and the same command resumes; 130: stopped by
+Ctrl-C; 143: stopped by SIGTERM outside of training, as while data are prepared; 70: stuck; 141: the reader of standard
+output has exited, as in ``| head``; 1: any other error.
 """
 
 from __future__ import annotations
@@ -92,10 +92,11 @@ def script() -> int:
             setattr(sys, name, open(os.open(os.devnull, flags), mode))  # noqa: SIM115
     # The encoding of the locale may lack characters of a translation, and a path need not be UTF-8.
     sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # pyright: ignore[reportAttributeAccessIssue]
-    terminated = (128 + signal.SIGTERM, "terminated")
+    terminated = "terminated"
     if sys.argv[1:2] in (["train"], ["sweep"], ["demo"]):
-        terminated = (85, f"jaxformer {sys.argv[1]}: SIGTERM outside of training: run the same command again")
-    with ending_at_once({signal.SIGINT: (130, "interrupted"), signal.SIGTERM: terminated}):
+        terminated = f"jaxformer {sys.argv[1]}: SIGTERM outside of training: run the same command again"
+    # Not 85, which launchers repeat without a limit: a preparation that outlasts each job's time would never end.
+    with ending_at_once({signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (128 + signal.SIGTERM, terminated)}):
         code = main()
     if code not in (0, 85) and "jaxformer.multihost.cluster" in sys.modules:
         sys.modules["jaxformer.multihost.cluster"].exit_process(code)

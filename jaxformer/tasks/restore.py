@@ -112,7 +112,8 @@ def average(run: Path, *, last: int = 5, mesh: str = "", attention: AttentionFun
       attention: see `load`.
 
     Raises:
-      ConfigError: `last` is less than 1, or `run` is not a run; or another process averages it.
+      ConfigError: `last` is less than 1, or `run` is not a run.
+      OSError: another process averages it.
       CheckpointError: the run has no checkpoint yet, or a damaged one.
     """
     if last < 1:

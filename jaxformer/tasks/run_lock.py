@@ -24,8 +24,8 @@ def held(out: pathlib.Path) -> Iterator[None]:
     At the end, the lock file is removed, and so are folders that were created for it and are still empty.
 
     Raises:
-      ConfigError: another process holds the lock, the directory cannot be written, or a file in it is a link.
-      OSError: the disk is full or broken.
+      ConfigError: the directory cannot be written, or a file in it is a link.
+      OSError: another process holds the lock (`locks.BusyError`), or the disk is full or broken.
     """
     here = contextlib.nullcontext()
     if processes.is_first():
@@ -43,7 +43,8 @@ def _held_here(out: pathlib.Path) -> Iterator[None]:
         _check_entries(out)
         descriptor = locks.acquire(out / LOCK)
     except locks.BusyError as error:
-        raise ConfigError(f"{out} is in use by {error}; wait for its end, or choose another directory") from error
+        remedy = f"wait for its end, or choose another directory; if its host is gone, remove {out / LOCK}"
+        raise locks.BusyError(f"{out} is in use by {error}; {remedy}") from error
     except OSError as error:
         _remove_empty(missing)
         if error.errno in _NO_SPACE:

@@ -64,7 +64,8 @@ def train(
 
     Raises:
       ConfigError: settings contradict each other, the mesh or the model; your attention cannot be used; or `out` has a
-        run of another configuration or other data, or is in use by another process.
+        run of another configuration or other data.
+      OSError: `out` is in use by another process.
       DataError: the data is missing or malformed.
       CheckpointError: a checkpoint cannot be written or read.
       DistributedError: the processes see different files in `out`, perhaps because they do not share its storage.
@@ -170,6 +171,8 @@ class _Start:
                     own_attention.write_record(out, self.own)
                 start = {**processes.facts(), "mesh": dict(self.placement.mesh.shape)}
                 rundir.write_provenance(out, start=start, run=name, data=dict(corpus.fingerprints), **facts)
+            make_hooks = functools.partial(self._hooks, setup, done, peak)
+            hooks = processes.in_all(make_hooks, "process 0 cannot begin its logs or the tracker: see its message")
             result = training.fit(
                 setup.step(),
                 state,
@@ -180,7 +183,7 @@ class _Start:
                 flops=batch_flops(setup, say),
                 checkpoints=checkpoints,
                 progress=progress,
-                hooks=self._hooks(setup, done, peak),
+                hooks=hooks,
             )
         say(f"{described(result.reason, int(result.state.step))}; compiled training programs: {result.programs}")
         say(self.timer.report())

@@ -134,12 +134,34 @@ def test_a_damaged_part_of_one_host(folder):
     report("the part of one host of two cut short", tried=1, survived=1, steps_lost=newest - 10)
 
 
+UNREACHABLE = """
+import importlib.machinery, sys, types
+from jaxformer.cli import main
+
+def init(**options):
+    raise ConnectionError("no network")
+
+spec = importlib.machinery.ModuleSpec("wandb", None)
+sys.modules["wandb"] = types.SimpleNamespace(init=init, __spec__=spec)
+sys.exit(main.script())
+"""
+
+
+def test_a_tracker_that_cannot_begin(folder):
+    """Only process 0 has one; the others aborted with 134, after which launchers try again."""
+    settings = ["--train.log-to", "wandb"]
+    run = Run(folder, "untracked", program=[sys.executable, "-c", UNREACHABLE], settings=settings)
+    assert run.codes() == [2, 2], run.said(1)
+    assert "train.log_to wandb: the tracker cannot begin: ConnectionError: no network; without" in run.said(0)
+    assert "process 0 cannot begin its logs or the tracker: see its message" in run.said(1)
+
+
 def test_a_second_run_into_the_same_directory(folder):
-    """All its hosts are refused, the first names the holder, and the first run is not affected."""
+    """All its hosts are refused for now, the first names the holder, and the first run is not affected."""
     run = Run(folder, "shared")
     run.wait_for_step(5)
     second = Run(folder, "shared")
-    assert second.codes() == [2, 2], second.said(0)
+    assert second.codes() == [1, 1], second.said(0)
     assert f"shared is in use by process {run.hosts[0].pid} on " in second.said(0)
     assert "process 0 cannot use shared: see its message" in second.said(1)
     run.finish()

@@ -16,8 +16,8 @@ LOCAL = [sys.executable, str(programs.LAUNCH / "local.py")]
 COUNT = "n=$(cat runs 2>/dev/null || echo 0); n=$((n + 1)); echo $n > runs; "
 
 
-def supervise(folder, script, *options, **settings):
-    command = [*SUPERVISE, *options, "--", "sh", "-c", script, "sh"]
+def supervise(folder, script, *options, command=None, **settings):
+    command = [*SUPERVISE, *options, "--", *(command or ["sh", "-c", script, "sh"])]
     return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, **settings)
 
 
@@ -109,6 +109,42 @@ def test_the_wait_is_at_most_ten_minutes():
     assert first.endswith("starting again in 0 s")
     assert last.endswith("starting again in 600 s")
     assert end.endswith("1100 restarts brought no progress: giving up")
+
+
+def test_a_command_that_has_run_may_be_missing_for_a_moment(tmp_path):
+    """As on a mount that is lost: it is a fruitless restart; before it has run, its name is wrong."""
+    (tmp_path / "train").write_text(f"#!/bin/sh\n{COUNT} mv train away; exit 1\n")
+    (tmp_path / "train").chmod(0o755)
+    code, errors = outcome(supervise(tmp_path, "", "--restarts", "3", command=["./train"]))
+    assert (code, runs(tmp_path)) == (1, 1)
+    assert errors.count("No such file or directory: './train'\n") == 3
+    assert "exit code 1; 3 restarts brought no progress: giving up" in errors
+
+
+OUTAGE = """
+import errno, os, sys, types, supervise
+lost = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+answers = [["10"], lost, lost, ["10"], ["10"], *[["20"]] * 7]
+def listdir(path):
+    answer = answers.pop(0)
+    if answer is lost:
+        raise lost
+    return answer
+child = types.SimpleNamespace(told_to_stop=False, run=lambda command: 1, sleep=lambda seconds: True)
+supervise.os, supervise.Child = types.SimpleNamespace(listdir=listdir), lambda grace: child
+sys.argv = "supervise.py --checkpoints run --restarts 2 -- train".split()
+sys.exit(supervise.main())
+"""
+
+
+def test_checkpoints_that_cannot_be_listed_are_no_progress_and_no_crash():
+    """Storage may fail when the command does, and because of it; the last known step stands."""
+    command = [sys.executable, "-c", OUTAGE]
+    done = subprocess.run(command, cwd=programs.LAUNCH, capture_output=True, text=True, timeout=20)
+    *lines, last = done.stderr.splitlines()
+    assert done.returncode == 1, done.stderr
+    assert [line.split("; ")[0].split()[-1] for line in lines] == ["10", "10", "20", "20", "20"]
+    assert last.endswith("exit code 1 at checkpoint 20; 2 restarts brought no progress: giving up")
 
 
 def test_sigterm_is_forwarded_and_the_exit_code_returned(tmp_path):

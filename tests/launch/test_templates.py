@@ -149,7 +149,7 @@ def test_skypilot_retries_on_one_machine():
     """One machine, because a cached bucket is not shared storage; wrong settings are not retried."""
     task = documents("sky/train.yaml", "base")[None]
     assert task["num_nodes"] == 1
-    again = {"max_restarts_on_errors": 0, "recover_on_exit_codes": [1, 70, 85, 134, 137]}
+    again = {"max_restarts_on_errors": 0, "recover_on_exit_codes": [1, 70, 85, 134, 137, 143]}
     assert task["resources"]["job_recovery"] == again
     dockerfile = (programs.LAUNCH / "Dockerfile").read_text(encoding="utf-8")
     assert f"\nWORKDIR {task['run'].split()[1]}\n" in dockerfile  # the folder of the experiments
@@ -184,7 +184,7 @@ def test_arguments_reach_srun_unchanged(tmp_path):
     [
         *[(code, "", False) for code in (0, 2, 130)],
         *[(code, "19", True) for code in (1, 70, 85, 134, 137, 143)],
-        (137, "20", False),
+        *[(code, "20", False) for code in (137, 143)],
         (85, "20", True),
     ],
 )
@@ -350,7 +350,7 @@ def test_skypilot_accepts_the_template(tmp_path):
             assert done.stdout.startswith("1 ")
             assert "'H100': 8" in done.stdout
             assert shlex.join(HOSTILE) in done.stdout
-            assert "'recover_on_exit_codes': [1, 70, 85, 134, 137]" in done.stdout
+            assert "'recover_on_exit_codes': [1, 70, 85, 134, 137, 143]" in done.stdout
         else:
             assert "use_spot" in done.stderr
 
