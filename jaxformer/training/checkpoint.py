@@ -26,7 +26,7 @@ from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from jaxformer.errors import first_line
-from jaxformer.multihost import processes
+from jaxformer.multihost import processes, storage
 from jaxformer.training.integrity import (
     CheckpointError,
     Json,
@@ -97,6 +97,11 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Returns the saved steps in ascending order."""
         return sorted(self._manager.all_steps())
+
+    def reload(self) -> list[int]:
+        """Lists the steps again, because other processes may have saved or removed some, and returns them."""
+        self._manager.reload()
+        return self.steps()
 
     def best_step(self) -> int | None:
         """Returns the kept step with the lowest score, or None if no step has a score."""
@@ -305,7 +310,7 @@ class Checkpoints:
                 shutil.rmtree(renamed, ignore_errors=True)
                 os.replace(self.directory / str(step), renamed)
         processes.barrier("damaged steps are renamed")
-        self._manager.reload()
+        storage.wait_until_same(self.directory, lambda: repr(self.reload()))  # a late list would refuse the next saves
 
     def _remove_leftovers(self) -> None:
         """Removes the incomplete saves of killed processes, once, before the first save."""

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from jaxformer import training
+from jaxformer.multihost import cluster
 from tests.selection import first
 from tests.training.small import OPTIMIZER, abstract, batch, data_files, flip, loss, metadata, new_state, saved
 
@@ -274,6 +275,18 @@ def test_metadata_that_save_writes_itself_is_refused(tmp_path):
         checkpoints.save(1, new_state(), {})
         with pytest.raises(ValueError, match="writes checksums, digest, kinds, score, step: leave them out"):
             checkpoints.save(2, *checkpoints.restore_latest(new_state()))
+
+
+def test_a_renamed_step_that_is_still_listed(tmp_path, monkeypatch):
+    """Process 0 has renamed it; the list of this process is old, as a network file system may keep it, for a moment."""
+    states = saved(tmp_path, steps=(1, 2))
+    flip(tmp_path / "2" / "about" / "metadata", 0.5)
+    monkeypatch.setattr(cluster, "unequal_processes", lambda text: ["process 1"] * (text != "[1]"))
+    with training.Checkpoints(tmp_path) as checkpoints:
+        reload, late = checkpoints._manager.reload, [None] * 2
+        monkeypatch.setattr(checkpoints._manager, "reload", lambda: late.pop() if late else reload())
+        assert checkpoints.restore_latest(abstract(new_state()))[1]["step"] == 1
+        checkpoints.save(2, states[2], {})
 
 
 def test_all_damaged(tmp_path):
