@@ -24,7 +24,7 @@ def wait_for_file(path: pathlib.Path) -> None:
     Raises:
       DistributedError: in every process, because they still see different ones after `SECONDS`.
     """
-    _same(path, lambda: _digest(path), SECONDS)
+    wait_until_same(path, lambda: _digest(path))
 
 
 def is_shared(folder: pathlib.Path | None, *, seconds: float = 5.0) -> bool:
@@ -73,10 +73,18 @@ def wait_for_run(out: pathlib.Path, files: Iterable[str], *, seconds: float = SE
         digests = [_digest(out / name) for name in names]
         return "\n".join([str(has_entries), str(has_lines), *steps, *digests])
 
-    _same(out, seen, seconds)
+    wait_until_same(out, seen, seconds=seconds)
 
 
-def _same(path: pathlib.Path, seen: Callable[[], str], seconds: float) -> None:
+def wait_until_same(path: pathlib.Path, seen: Callable[[], str], *, seconds: float = SECONDS) -> None:
+    """Waits until all processes see the same at a path; all must call it.
+
+    Args:
+      seen: a function that looks again, and returns what this process sees.
+
+    Raises:
+      DistributedError: in every process, because they still see different things after `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while unlike := cluster.unequal_processes(seen()):
         if processes.broadcast(time.monotonic() >= deadline):

@@ -17,11 +17,11 @@ import jax.numpy as jnp
 from jaxformer import sharding, training
 from jaxformer.axes import parameter_name
 from jaxformer.config import changed
-from jaxformer.errors import ConfigError, first_few
+from jaxformer.errors import ConfigError, JaxformerError, first_few
 from jaxformer.files import local_path
 from jaxformer.modules import AttentionFunction, LoRA
 from jaxformer.modules.pure import Params
-from jaxformer.multihost import processes
+from jaxformer.multihost import storage
 from jaxformer.sharding import Placement
 from jaxformer.tasks import own_attention, registry, run_lock, rundir
 from jaxformer.tasks.base import Predictor, Trained
@@ -175,23 +175,51 @@ def read_steps(
 ) -> tuple[S, T]:
     """Returns the chosen steps and what was read of them, from a folder of a run or from its checkpoints (None).
 
-    A training removes old steps. If one of those chosen disappears before it is read, the steps are listed again.
+    All processes read the same steps. A training removes old ones: if one of those chosen disappears before it is read,
+    the steps are listed again.
 
     Raises:
       CheckpointError: they cannot be read, and the choice is still the same.
+      DistributedError: see `_agreed`.
     """
-    while True:
-        with _open(run, folder) as saved:
-            chosen = choose(saved)
+    with _open(run, folder) as saved:
+        chosen = _agreed(saved, choose)
+        while True:
             try:
                 return chosen, read(saved, chosen)
             except training.OtherModelError:
                 raise
             except training.CheckpointError:
                 time.sleep(REMOVAL)
-                with _open(run, folder) as again:
-                    if processes.all_true(choose(again) == chosen):
-                        raise
+                before, chosen = chosen, _agreed(saved, choose)
+                if chosen == before:
+                    raise
+
+
+def _agreed(saved: training.Checkpoints, choose: Callable[[training.Checkpoints], S]) -> S:
+    """Returns the choice of all processes, which list the steps until they choose the same, or all fail alike.
+
+    A training may save a step between the looks of two processes, and a network file system may show an old list.
+
+    Raises:
+      DistributedError: in every process, because they still choose differently after `storage.SECONDS`.
+    """
+    chosen, errors = list[S](), list[JaxformerError]()
+
+    def seen() -> str:
+        saved.reload()
+        chosen.clear()
+        errors.clear()
+        try:
+            chosen.append(choose(saved))
+        except JaxformerError as error:
+            errors.append(error)
+        return repr([*chosen, *map(type, errors)])
+
+    storage.wait_until_same(saved.directory, seen)
+    for error in errors:
+        raise error
+    return chosen[0]
 
 
 def _open(run: pathlib.Path, folder: pathlib.Path | None) -> training.Checkpoints:
@@ -213,7 +241,7 @@ def check(run: pathlib.Path, checkpoint: str) -> None:
     """Checks that a run has a checkpoint of this name; see `choose_step` for the errors."""
     if _of_parameters(run, checkpoint) is None:
         with open_checkpoints(run) as saved:
-            choose_step(saved, checkpoint)
+            _agreed(saved, lambda saved: choose_step(saved, checkpoint))
 
 
 def _of_parameters(run: pathlib.Path, checkpoint: str) -> pathlib.Path | None:

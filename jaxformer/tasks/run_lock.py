@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import pathlib
 from collections.abc import Iterator
 
 from jaxformer import locks
 from jaxformer.errors import ConfigError
-from jaxformer.files import ending
+from jaxformer.files import TEMPORARY, ending
 from jaxformer.multihost import processes
 from jaxformer.tasks.rundir import LOCK
 
@@ -64,12 +65,13 @@ def _check_entries(out: pathlib.Path) -> None:
     """Checks, before anything is written, the files and folders of a run.
 
     A file may not be a link: in someone else's run, it may point to any of this user's files. A folder may be a link,
-    as to a larger disk, but not to a folder of another run, which has that run's checkpoints.
+    as to a larger disk, but not to a folder of another run, which has that run's checkpoints. Another command, such as
+    `evaluate`, may write here: its temporary files, and any that it renames or removes meanwhile, do not count.
     """
-    for path in (out, *out.iterdir()):
-        if path.suffix in _SUFFIXES and path != out and not path.is_file() and not path.is_symlink():
+    for path in (out, *(path for path in out.iterdir() if not path.name.startswith(TEMPORARY))):
+        if path.suffix in _SUFFIXES and path != out and not path.is_file() and _is_there(path):
             raise ConfigError(f"{path} must be a file; remove it, or choose another directory")
-        if path.name in _FOLDERS and not path.is_dir() and not path.is_symlink():
+        if path.name in _FOLDERS and not path.is_dir() and _is_there(path):
             raise ConfigError(f"{path} must be a folder; remove it, or choose another directory")
         if not path.is_symlink():
             continue
@@ -78,6 +80,11 @@ def _check_entries(out: pathlib.Path) -> None:
         other = path.resolve().parent
         if (other / "config.json").exists() and other != out.resolve():
             raise ConfigError(f"{path} is a link to a folder of another run, {other}; remove it")
+
+
+def _is_there(path: pathlib.Path) -> bool:
+    """Returns True if a path still exists and is no link."""
+    return os.path.lexists(path) and not path.is_symlink()
 
 
 def _remove_empty(folders: list[pathlib.Path]) -> None:

@@ -16,7 +16,7 @@
       time.json          the time spent on each part of the work, for each start
       profile/           with --profile: a trace of some steps
       tensorboard/       with `train.tensorboard`: event files
-      tracker.json       with `train.log_to`: the tracker's identifier of the run
+      tracker.json       with `train.log_to`: the tracker's identifier of the run, and its folder
       curves.png         the loss curves, drawn at the end of each start
       scores-*.json      after `jaxformer evaluate`: the scores; examples-*.jsonl has those of each example; settings of
                          the search that are not those in config.json are in the name

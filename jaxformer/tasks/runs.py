@@ -69,7 +69,10 @@ def _read_run(path: pathlib.Path) -> Run:
     provenance = read_optional_json(path / "provenance.json")
     _versions(provenance)  # raises an error now if its content is wrong
     step = max((entry["step"] for entry in log), default=0)
-    reason = str((starts or [{}])[-1].get("ended", "unfinished"))
+    steps, last = int(settings.get("train.steps", 0)), (starts or [{}])[-1]
+    reason = str(last.get("ended", "unfinished"))
+    if reason == "done" and last.get("step", steps) < steps:  # a later start wants more steps, and has ended before any
+        reason = "unfinished"
     ended = "not started"
     if log:
         ended = ENDS.get(reason, reason)
@@ -80,7 +83,7 @@ def _read_run(path: pathlib.Path) -> Run:
         str(saved.get("task")),
         _locked(path) or ended,
         step,
-        int(settings.get("train.steps", 0)),
+        steps,
         {**_results(log), **_scores(path)},
         settings,
         provenance,

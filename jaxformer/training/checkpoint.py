@@ -26,7 +26,7 @@ from etils import epath  # the paths of Orbax
 from orbax.checkpoint.checkpoint_managers import preservation_policy as policy
 
 from jaxformer.errors import first_line
-from jaxformer.multihost import processes
+from jaxformer.multihost import processes, storage
 from jaxformer.training.integrity import (
     CheckpointError,
     Json,
@@ -57,7 +57,8 @@ class Checkpoints:
 
     Args:
       directory: created if it does not exist.
-      keep_last: the number of most recent steps to keep, at least 1, besides the best one.
+      keep_last: the number of most recent steps to keep, at least 1, besides the best one and those whose score cannot
+        be read.
       timeout: seconds after which a save is an error, because the run would otherwise hang when the disk fills up
         during a save; see `save_timeout`.
       fingerprint: a text that names the run; it is saved with each step, and a step with another one is not read.
@@ -73,13 +74,13 @@ class Checkpoints:
         if keep_last < 1:  # every save would be removed
             raise ValueError(f"keep_last must be at least 1, got {keep_last}")
         manager_options = ocp.CheckpointManagerOptions(
-            preservation_policy=_LastAndBest(keep_last, self.best_step),
+            preservation_policy=_LastAndBest(keep_last, self._best_or_unread),
             async_options=ocp.AsyncOptions(timeout_secs=timeout),
             enable_background_delete=False,
         )
         self.directory, self._fingerprint = pathlib.Path(directory).absolute(), fingerprint
         handlers = {"state": ocp.StandardCheckpointHandler(), "about": ocp.JsonCheckpointHandler()}
-        self._leftovers_removed, self._scores = False, dict[int, float | None]()
+        self._leftovers_removed, self._scores, self._unread = False, dict[int, float | None](), set[int]()
         try:
             self._manager = ocp.CheckpointManager(self.directory, options=manager_options, item_handlers=handlers)
         except OSError as error:
@@ -97,21 +98,31 @@ class Checkpoints:
         """Returns the saved steps in ascending order."""
         return sorted(self._manager.all_steps())
 
+    def reload(self) -> list[int]:
+        """Lists the steps again, because other processes may have saved or removed some, and returns them."""
+        self._manager.reload()
+        return self.steps()
+
     def best_step(self) -> int | None:
         """Returns the kept step with the lowest score, or None if no step has a score."""
         scored = {step: score for step in self.steps() if (score := self._score(step)) is not None}
         return min(scored, key=lambda step: (scored[step], step), default=None)
 
     def _score(self, step: int) -> float | None:
-        """Returns the score of a step; None if it has none, or if it cannot be read."""
+        """Returns the score of a step; None if it has none, or if it cannot be read, which is tried again later."""
         if step not in self._scores:
             try:
                 self._scores[step] = self.about(step).get("score")
             except Exception as error:  # a damaged file may raise almost any exception
-                if (self.directory / str(step)).exists():  # otherwise a training has removed it meanwhile
+                is_there = os.path.exists(self.directory / str(step))  # otherwise a training has removed it meanwhile
+                if is_there and step not in self._unread:
                     logger.warning("no score of step %d in %s: %s", step, self.directory, _named(error))
-                self._scores[step] = None
-        return self._scores[step]
+                self._unread.add(step)
+        return self._scores.get(step)
+
+    def _best_or_unread(self) -> set[int | None]:
+        """Returns the best step, and those whose score cannot be read: one of them may be better."""
+        return {self.best_step()} | {step for step in self.steps() if step not in self._scores}
 
     def about(self, step: int) -> Json:
         """Returns the metadata of a step, read without Orbax's manager, which would wait for other processes."""
@@ -299,7 +310,7 @@ class Checkpoints:
                 shutil.rmtree(renamed, ignore_errors=True)
                 os.replace(self.directory / str(step), renamed)
         processes.barrier("damaged steps are renamed")
-        self._manager.reload()
+        storage.wait_until_same(self.directory, lambda: repr(self.reload()))  # a late list would refuse the next saves
 
     def _remove_leftovers(self) -> None:
         """Removes the incomplete saves of killed processes, once, before the first save."""
@@ -353,20 +364,20 @@ def _bytes(state: Tree) -> int:
 
 @dataclasses.dataclass
 class _LastAndBest(policy.PreservationPolicy):
-    """Keeps the most recent steps and the best one.
+    """Keeps the most recent steps, the best one, and those that may be the best.
 
     Orbax's own metrics are not used: it reads the metrics of all steps at once, so one damaged file would make all of
     them unreadable.
     """
 
     last: int
-    best: Callable[[], int | None]
+    best: Callable[[], set[int | None]]
 
     def should_preserve(self, checkpoints: Sequence[policy.PolicyCheckpointInfo], *, context: object) -> list[bool]:
         """Returns, for each step, oldest first, whether it is kept."""
         del context
         best, num_old = self.best(), len(checkpoints) - self.last
-        return [number >= num_old or checkpoint.step == best for number, checkpoint in enumerate(checkpoints)]
+        return [number >= num_old or checkpoint.step in best for number, checkpoint in enumerate(checkpoints)]
 
 
 def _left_out(target: Tree) -> set[str]:

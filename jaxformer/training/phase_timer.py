@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Required, TypedDict, TypeGuard, get_args
 
 from jaxformer.files import write_text
-from jaxformer.training.hooks import Hook, Part
+from jaxformer.training.hooks import Hook, Part, Start
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -69,6 +69,11 @@ class PhaseTimer(Hook):
         self._since = time.monotonic() if began is None else began
         day = time.gmtime(None if began is None else time.time() - (time.monotonic() - began))
         self._start: StartTimes = {"began": time.strftime("%Y-%m-%dT%H:%M:%SZ", day), "seconds": {}}
+
+    def started(self, start: Start) -> None:
+        """Saves this start, which has no end yet; until then, the end of the one before counts."""
+        self._start["step"] = start.step
+        self.save()
 
     def begins(self, step: int, part: Part) -> None:
         """Begins another part of the work; the times are saved after each validation and save."""

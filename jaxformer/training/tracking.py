@@ -18,7 +18,10 @@ from jaxformer.training.phase_timer import FINISHED
 logger = logging.getLogger(__name__)
 
 FILE = "tracker.json"
-"""The file in a run directory that holds the tracker's identifier of the run."""
+"""The file in a run directory that holds the tracker's identifier of the run, and the folder of its last start."""
+
+FOLDER = "folder"
+"""The name of that folder in the file, beside the names of trackers."""
 
 
 class Tracker(Hook):
@@ -99,8 +102,9 @@ class MlflowHook(Tracker):
 def tracker(name: str, out: pathlib.Path, *, resumed: bool = False) -> list[Tracker]:
     """Returns the hook of a tracker, for a run named after the directory `out`.
 
-    The tracker's identifier of the run is saved in `out`, so that resumed training continues the same run. If that file
-    is damaged, a warning says that the tracker begins another one.
+    The tracker's identifier of the run is saved in `out`, so that resumed training continues the same run, also if its
+    folder has moved. If that file is damaged, or `out` is a copy of a run that is still there, a warning says that the
+    tracker begins another one.
 
     Args:
       resumed: a tracker that cannot be reached is a warning, and there is no hook: a restart at night must train.
@@ -111,7 +115,10 @@ def tracker(name: str, out: pathlib.Path, *, resumed: bool = False) -> list[Trac
     path, known = out / FILE, {}
     try:
         if path.exists():
-            known = {str(each): str(identifier) for each, identifier in json.loads(path.read_text()).items()}
+            known = _read(path)
+            if (original := _original(known, out)) is not None:
+                logger.warning("%s is a copy of %s: the tracker begins another record of this run", out, original)
+                known = {}
     except (AttributeError, OSError, RecursionError, ValueError):
         logger.warning("%s is damaged: the tracker begins another record of this run", path)
     try:
@@ -125,5 +132,18 @@ def tracker(name: str, out: pathlib.Path, *, resumed: bool = False) -> list[Trac
             raise ConfigError(f"{problem}; without this setting, log.jsonl has all metrics") from error
         logger.warning("%s; training goes on without it", problem)
         return []
-    write_text(path, json.dumps(known | {name: hook.identifier}) + "\n")
+    write_text(path, json.dumps(known | {name: hook.identifier, FOLDER: str(out.resolve())}) + "\n")
     return [hook]
+
+
+def _read(path: pathlib.Path) -> dict[str, str]:
+    return {str(each): str(identifier) for each, identifier in json.loads(path.read_text()).items()}
+
+
+def _original(known: Mapping[str, str], out: pathlib.Path) -> pathlib.Path | None:
+    """Returns the folder whose copy `out` is: it is still there, with the same records; None without one."""
+    folder = pathlib.Path(known.get(FOLDER, out))
+    if not (folder / FILE).exists() or folder.samefile(out):  # a run that has moved keeps its records
+        return None
+    theirs = _read(folder / FILE)
+    return folder if any(theirs.get(name) == known[name] for name in known if name != FOLDER) else None

@@ -113,8 +113,28 @@ def test_stuck_in_the_loader(folder):
     survives(run, fault, settings=settings, steps_lost=lost(run), seconds_to_detect=seconds)
 
 
+LATE = """
+import sys, jax, orbax.checkpoint
+from jaxformer.cli import main
+
+reload, calls = orbax.checkpoint.CheckpointManager.reload, []
+
+def late(manager):
+    calls.append(manager)
+    if jax.process_index() == 0 or len(calls) > 3:
+        reload(manager)
+
+orbax.checkpoint.CheckpointManager.reload = late
+sys.argv[0] = "jaxformer"
+sys.exit(main.main())
+"""
+
+
 def test_a_damaged_part_of_one_host(folder):
-    """Only host 1 reads it, and all fall back together; a host alone would wait forever, or abort."""
+    """Only host 1 reads it, and all fall back together; a host alone would wait forever, or abort.
+
+    After it is renamed, host 1 still lists it for a moment, as on a network file system.
+    """
     run = Run(folder, "shard", mesh="fsdp=*")
     run.wait_for_step(15)
     run.hosts[0].send_signal(signal.SIGTERM)
@@ -122,7 +142,7 @@ def test_a_damaged_part_of_one_host(folder):
     *_, before, newest = sorted(int(path.name) for path in (run.out / "checkpoints").iterdir())
     for path in (run.out / "checkpoints" / str(newest) / "state" / "ocdbt.process_1" / "d").iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    again = Run(folder, "shard", mesh="fsdp=*").finish()
+    again = Run(folder, "shard", mesh="fsdp=*", program=[sys.executable, "-c", LATE]).finish()
     assert f"resumed from step {before}" in again.said(0)
     assert [f"step {newest}" in line for line in again.said(1).splitlines() if "trying the step before" in line] == [
         True

@@ -13,6 +13,7 @@ import pytest
 import jaxformer
 from jaxformer import training
 from jaxformer.errors import ConfigError
+from jaxformer.multihost import cluster
 from jaxformer.tasks import restore
 from tests.training.small import abstract, metadata, new_state
 
@@ -75,6 +76,26 @@ def test_steps_that_a_training_removes_are_not_averaged(tmp_path, monkeypatch):
         tmp_path, None, training.Checkpoints.steps, lambda saved, steps: saved.average(target, steps)
     )
     assert steps == [2]
+    chex.assert_trees_all_equal(params, scaled(2).params)
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "best", "2"])
+def test_all_processes_read_the_same_step(tmp_path, monkeypatch, checkpoint):
+    """A training saves a step just after this process has listed the steps, and just before process 0 lists them."""
+    looks, setup = [], types.SimpleNamespace(abstract_state=lambda: abstract(new_state()))
+    with training.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(1, scaled(1), {}, score=2.0)
+
+    def unequal(text):
+        if not looks:
+            with training.Checkpoints(tmp_path / "checkpoints") as other:
+                other.save(2, scaled(2), {}, score=1.0)
+        looks.append(text)
+        return ["process 1"] * (text != "[2]")
+
+    monkeypatch.setattr(cluster, "unequal_processes", unequal)
+    params, steps = restore.restore_params(tmp_path, setup, checkpoint)
+    assert (steps, len(looks)) == ((2,), 2)
     chex.assert_trees_all_equal(params, scaled(2).params)
 
 

@@ -84,6 +84,15 @@ def test_a_file_in_place_of_a_folder_is_named_before_anything_is_written(name, t
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_files_that_another_command_writes_are_not_refused(tmp_path, monkeypatch):
+    """`evaluate` renames its temporary file, and removes others, between the list of files and the look at them."""
+    (tmp_path / f"{files.TEMPORARY}01234567-scores.json").mkdir()
+    names = [f"{files.TEMPORARY}89abcdef-scores.json", "scores-test-best.json", "profile"]
+    listed = type(tmp_path).iterdir
+    monkeypatch.setattr(type(tmp_path), "iterdir", lambda self: [*listed(self), *(self / name for name in names)])
+    enter(tmp_path)
+
+
 def test_a_process_that_a_signal_ends_leaves_no_lock(tmp_path):
     with run_lock.held(tmp_path / "new" / "run"):
         files.end_all()

@@ -17,6 +17,7 @@ from jaxformer.tasks.translation import TranslationConfig
 from jaxformer.training.loop import Reason
 from jaxformer.training.phase_timer import PhaseTimer
 from tests.tasks.small import small
+from tests.training.small import start
 
 
 @pytest.mark.parametrize(
@@ -86,9 +87,20 @@ def test_runs_may_be_links(tmp_path):
 def test_the_state_gives_the_reason_for_the_end(tmp_path, reason):
     rundir.claim(tmp_path, "translation", small(), ())
     (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    PhaseTimer(tmp_path / "time.json").ended(1, reason)
+    PhaseTimer(tmp_path / "time.json").ended(small().train.steps, reason)
     said = {"patience": "--train.patience", "time": "--train.minutes", "terminated": "SIGTERM", "interrupted": "Ctrl-C"}
     assert read_run(tmp_path).state == ("done" if reason == "done" else f"stopped by {said[reason]}")
+
+
+def test_a_run_that_wants_more_steps_is_not_done(tmp_path):
+    """However its next start ends, the end of the start before does not count."""
+    rundir.claim(tmp_path, "translation", small(), ())
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    for reason in ("done", "patience"):
+        PhaseTimer(tmp_path / "time.json").ended(1, reason)
+        assert (read_run(tmp_path).state == "unfinished") == (reason == "done")
+        PhaseTimer(tmp_path / "time.json").started(start(small().train.steps, step=1))
+        assert read_run(tmp_path).state == "unfinished"
 
 
 def test_a_repeated_setting_is_refused(tmp_path, capsys):

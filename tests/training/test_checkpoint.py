@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from jaxformer import training
+from jaxformer.multihost import cluster
 from tests.selection import first
 from tests.training.small import OPTIMIZER, abstract, batch, data_files, flip, loss, metadata, new_state, saved
 
@@ -240,6 +241,32 @@ def test_the_best_step_ignores_scores_that_are_not_numbers(tmp_path):
         assert (checkpoints.best_step(), checkpoints.steps()) == (2, [2, 5])
 
 
+def test_a_step_whose_score_cannot_be_read_is_kept(tmp_path, monkeypatch, caplog):
+    """It may be the best: a file system that fails for a moment may not cost the parameters that a run was for."""
+    states = {step: {"x": jnp.full(2, float(step))} for step in range(1, 6)}
+    with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
+        for step, score in ((1, 1.0), (2, 2.0)):
+            checkpoints.save(step, states[step], {}, score=score)
+    about, failing = training.Checkpoints.about, {1}
+
+    def read(self, step):
+        if step in failing:
+            raise OSError(116, "Stale file handle")
+        return about(self, step)
+
+    monkeypatch.setattr(training.Checkpoints, "about", read)
+    with training.Checkpoints(tmp_path, keep_last=1) as checkpoints:
+        for step in (3, 4):
+            checkpoints.save(step, states[step], {}, score=3.0)
+        checkpoints.wait()
+        assert (checkpoints.best_step(), checkpoints.steps()) == (2, [1, 2, 4])
+        assert caplog.text.count("Stale file handle") == 1
+        failing.clear()
+        checkpoints.save(5, states[5], {}, score=4.0)
+        checkpoints.wait()
+        assert (checkpoints.best_step(), checkpoints.steps()) == (1, [1, 5])
+
+
 def test_metadata_that_save_writes_itself_is_refused(tmp_path):
     """With the checksums or the digest of another step, as `restore` returns them, the step would be damaged."""
     with pytest.raises(ValueError, match="keep_last must be at least 1, got 0"):
@@ -248,6 +275,18 @@ def test_metadata_that_save_writes_itself_is_refused(tmp_path):
         checkpoints.save(1, new_state(), {})
         with pytest.raises(ValueError, match="writes checksums, digest, kinds, score, step: leave them out"):
             checkpoints.save(2, *checkpoints.restore_latest(new_state()))
+
+
+def test_a_renamed_step_that_is_still_listed(tmp_path, monkeypatch):
+    """Process 0 has renamed it; the list of this process is old, as a network file system may keep it, for a moment."""
+    states = saved(tmp_path, steps=(1, 2))
+    flip(tmp_path / "2" / "about" / "metadata", 0.5)
+    monkeypatch.setattr(cluster, "unequal_processes", lambda text: ["process 1"] * (text != "[1]"))
+    with training.Checkpoints(tmp_path) as checkpoints:
+        reload, late = checkpoints._manager.reload, [None] * 2
+        monkeypatch.setattr(checkpoints._manager, "reload", lambda: late.pop() if late else reload())
+        assert checkpoints.restore_latest(abstract(new_state()))[1]["step"] == 1
+        checkpoints.save(2, states[2], {})
 
 
 def test_all_damaged(tmp_path):

@@ -130,7 +130,7 @@ def test_a_full_disk_at_the_end_does_not_hide_the_error(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     told, timer = Told(), training.PhaseTimer(tmp_path / "time.json")
-    monkeypatch.setattr(timer, "save", full)
+    monkeypatch.setattr(timer, "ended", full)
     with pytest.raises(training.NonFiniteError):
         fit(new_state(), 4, batches=with_bad(0), hooks=[told, timer])
     assert told.events[-1][:2] == ("ended", 1)

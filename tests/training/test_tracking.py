@@ -1,6 +1,7 @@
-"""Trackers that fail do not end the training; nor does a damaged file with their identifiers."""
+"""Trackers that fail do not end the training; nor does a damaged file of identifiers. A copy has its own record."""
 
 import json
+import shutil
 import sys
 import types
 
@@ -80,6 +81,31 @@ def test_a_damaged_file_of_identifiers_is_a_warning(content, tmp_path, monkeypat
     tracker("wandb", tmp_path)
     assert calls[0][1]["id"] is None
     assert f"{tmp_path / FILE} is damaged: the tracker begins another record of this run" in caplog.text
-    assert json.loads((tmp_path / FILE).read_text()) == {"wandb": "new"}
+    assert json.loads((tmp_path / FILE).read_text()) == {"wandb": "new", "folder": str(tmp_path)}
     tracker("wandb", tmp_path)
     assert calls[1][1]["id"] == "new"
+
+
+@pytest.mark.parametrize(("name", "option"), [("wandb", "id"), ("mlflow", "run_id")])
+def test_a_copy_of_a_run_has_a_record_of_its_own(name, option, tmp_path, monkeypatch, caplog):
+    """A run is copied to be cooled down from there; one that has moved, or is reached by a link, is the same run."""
+    calls = []
+    monkeypatch.setitem(sys.modules, name, module := stand_in(name, calls))
+    first, moved, copy = (tmp_path / folder for folder in ("first", "moved", "copy"))
+    first.mkdir()
+    tracker(name, first)
+    first.rename(moved)
+    tracker(name, moved, resumed=True)
+    (tmp_path / "link").symlink_to(moved)
+    tracker(name, tmp_path / "link", resumed=True)
+    assert not caplog.text
+    shutil.copytree(moved, copy)
+    module.id = module.info.run_id = "other"
+    tracker(name, copy, resumed=True)
+    assert f"{copy} is a copy of {moved}: the tracker begins another record" in caplog.text
+    for folder in (copy, moved):
+        tracker(name, folder, resumed=True)
+    shutil.copytree(moved, tmp_path / "kept")  # it keeps the record that the original no longer has
+    (moved / FILE).write_text(json.dumps({name: "another", "folder": str(moved)}))
+    tracker(name, tmp_path / "kept", resumed=True)
+    assert [options[option] for _, options in calls] == [None, "new", "new", None, "other", "new", "other"]
