@@ -2,18 +2,20 @@
 
 import hashlib
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
 import jaxformer
 from experiments.small_translator import __main__ as command
-from experiments.small_translator import corpus
+from experiments.small_translator import card, corpus
 from jaxformer import interop
 from jaxformer.errors import ConfigError, DataError
 from jaxformer.tasks import pretrained
 from tests.experiments.smoke import check_resumes
 
+ROOT = pathlib.Path(__file__).parents[2]
 DRAW = np.random.default_rng(0)
 PAIRS = [(f"e{i}", f"g{j}") for i, j in DRAW.integers(0, 300, (600, 2))]
 
@@ -90,3 +92,16 @@ def test_the_smoke_version_writes_a_folder_that_others_read(tmp_path, capsys):
     files = [folder / "test.en", folder / "test.de"]
     (scores,) = jaxformer.evaluate(tmp_path / "again", files=files).values()
     assert [score.value for score in scores] == [score["value"] for score in found["scores"]]
+
+
+def test_the_published_translator_is_that_of_its_record(tmp_path):
+    """The folder in `examples`, converted, translates as its card says; the notice of its license is there."""
+    folder, record = ROOT / "examples" / "en-de-tatoeba", ROOT / "experiments" / "small_translator" / "results"
+    found = json.loads((record / "en-de-tatoeba.json").read_text(encoding="utf-8"))
+    content = (folder / "model.safetensors").read_bytes()
+    assert (hashlib.sha256(content).hexdigest(), len(content)) == (found["sha256"], found["bytes"])
+    assert (folder / "ATTRIBUTION.txt").read_text(encoding="utf-8") == card.ATTRIBUTION
+    assert (folder / "README.md").read_text(encoding="utf-8") == card.card(found)
+    pretrained.convert(folder, tmp_path / "run")
+    texts, expected = zip(*found["examples"].items(), strict=True)
+    assert tuple(jaxformer.load(tmp_path / "run").translate(texts)) == expected
